@@ -1,0 +1,1 @@
+"""The tasks that tests run in workers of their own (``manage.py runworker`` finds them here)."""
