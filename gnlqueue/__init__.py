@@ -1,0 +1,105 @@
+"""gnlqueue: durable background jobs for Django, in the database that the project already has.
+
+    import gnlqueue
+
+    @gnlqueue.task
+    def send_receipt(order_id: int) -> None: ...
+
+    send_receipt.enqueue(order.pk)
+
+`gnlqueue.queue` holds the verbs on jobs, `manage.py runworker` runs them. This module is importable before Django's
+app registry is ready; the names that need models are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gnlqueue.backoff import Backoff
+from gnlqueue.exceptions import (
+    AlreadyResolved,
+    DuplicateTask,
+    EnqueuedOutsideTransaction,
+    GiveUp,
+    GnlqueueError,
+    IdempotencyConflict,
+    InvalidTask,
+    JobBlocked,
+    JobCancelled,
+    JobInterrupt,
+    JobNotFound,
+    JobPreempted,
+    JobSuspended,
+    JobTimedOut,
+    JournalMismatch,
+    LeaseLost,
+    PayloadError,
+    Retry,
+    RunBlocked,
+    RunLocked,
+    StepFailed,
+    UnknownTask,
+    WrongStatus,
+)
+from gnlqueue.registry import Call, Task, aenqueue, enqueue, enqueue_many, external_task, task
+
+if TYPE_CHECKING:
+    from gnlqueue import queue
+    from gnlqueue.durable.context import JobContext, current_context
+    from gnlqueue.queue import ClaimedJob
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "ClaimedJob": "gnlqueue.queue.claimed",
+    "JobContext": "gnlqueue.durable.context",
+    "current_context": "gnlqueue.durable.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "queue":
+        return import_module("gnlqueue.queue")
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "AlreadyResolved",
+    "Backoff",
+    "Call",
+    "ClaimedJob",
+    "DuplicateTask",
+    "EnqueuedOutsideTransaction",
+    "GiveUp",
+    "GnlqueueError",
+    "IdempotencyConflict",
+    "InvalidTask",
+    "JobBlocked",
+    "JobCancelled",
+    "JobContext",
+    "JobInterrupt",
+    "JobNotFound",
+    "JobPreempted",
+    "JobSuspended",
+    "JobTimedOut",
+    "JournalMismatch",
+    "LeaseLost",
+    "PayloadError",
+    "Retry",
+    "RunBlocked",
+    "RunLocked",
+    "StepFailed",
+    "Task",
+    "UnknownTask",
+    "WrongStatus",
+    "aenqueue",
+    "current_context",
+    "enqueue",
+    "enqueue_many",
+    "external_task",
+    "queue",
+    "task",
+]

@@ -1,0 +1,17 @@
+"""The Django app: registers the apps' tasks once all models are there."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+
+
+class GnlqueueConfig(AppConfig):
+    name = "gnlqueue"
+    verbose_name = "Background jobs"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from gnlqueue import checks  # noqa: F401  importing registers them
+
+        autodiscover_modules("tasks")

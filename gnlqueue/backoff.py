@@ -1,0 +1,70 @@
+"""How long a failed job waits before its next attempt."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from gnlqueue.exceptions import InvalidTask
+
+#: The longest delay that is accepted anywhere; a database's date arithmetic ends not far above it.
+LONGEST = timedelta(days=366 * 100)
+
+
+def seconds(length: timedelta | float, what: str = "a length of time") -> float:
+    """Return a length of time, a `timedelta` or a number of seconds, as seconds.
+
+    Raises `ValueError` for anything else, for what is negative, not finite, or longer than a hundred years.
+    """
+    value = length.total_seconds() if isinstance(length, timedelta) else length
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{what} is a timedelta or a number of seconds, not {length!r}.")
+    if not 0 <= value <= LONGEST.total_seconds():  # also refuses NaN, which compares false
+        raise ValueError(f"{what} must lie between 0 seconds and a hundred years, not {length!r}.")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A growing delay: `base` seconds after the first attempt, times `factor` after each, at most `cap`.
+
+    `base` and `cap` are seconds, `factor` is at least 1, and `jitter` is the share of the delay (0 to 1) that is
+    drawn at random and *taken away*, so that jobs which failed together do not come back together, and the cap
+    stays a cap.
+    """
+
+    base: float = 1
+    factor: float = 2
+    cap: float = 60
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        try:
+            seconds(self.base, "Backoff(base=)")
+            seconds(self.cap, "Backoff(cap=)")
+        except ValueError as error:
+            raise InvalidTask(str(error)) from None
+        if not (self.factor >= 1 and math.isfinite(self.factor)):
+            raise InvalidTask(f"Backoff(factor=) must be a number of at least 1, not {self.factor!r}.")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidTask(f"Backoff(jitter=) is a share between 0 and 1, not {self.jitter!r}.")
+
+    def delay(self, attempt: int) -> timedelta:
+        """Return the delay that follows attempt number `attempt` (1 is the first)."""
+        try:
+            grown = self.base * self.factor ** max(attempt - 1, 0)
+        except OverflowError:
+            grown = math.inf
+        full = min(grown, self.cap)
+        return timedelta(seconds=full - full * self.jitter * random.random())
+
+    def as_options(self) -> dict[str, Any]:
+        """Return the value as it is stored in a job's `options`."""
+        return {"base": self.base, "factor": self.factor, "cap": self.cap, "jitter": self.jitter}
+
+
+#: What a task without a backoff of its own gets.
+DEFAULT = Backoff()

@@ -1,0 +1,86 @@
+"""What differs between the databases, and nothing else: the clock, the claim, transient errors, wakeups.
+
+`of(alias)` gives the dialect of a connection; `now()` is the one clock of the queue.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import DateTimeField, Expression, Value
+
+from gnlqueue.dialects.base import Dialect
+from gnlqueue.dialects.mysql import MySQLDialect
+from gnlqueue.dialects.postgresql import PostgreSQLDialect
+from gnlqueue.dialects.sqlite import SQLiteDialect
+
+_DIALECTS: dict[str, type[Dialect]] = {
+    "postgresql": PostgreSQLDialect,
+    "mysql": MySQLDialect,
+    "sqlite": SQLiteDialect,
+}
+
+SUPPORTED = tuple(_DIALECTS)
+
+
+@cache
+def for_vendor(vendor: str) -> Dialect:
+    """Return the dialect of a `connection.vendor`.
+
+    Raises `NotImplementedError` for a database that the queue does not support.
+    """
+    try:
+        return _DIALECTS[vendor]()
+    except KeyError:
+        raise NotImplementedError(
+            f"gnlqueue works on PostgreSQL, MySQL, MariaDB and SQLite, not on {vendor!r}. Set GNLQUEUE['DATABASE'] to "
+            "the alias of one of these."
+        ) from None
+
+
+def of(alias: str) -> Dialect:
+    """Return the dialect of a database alias."""
+    return for_vendor(connections[alias].vendor)
+
+
+class DatabaseNow(Expression):
+    """The database's clock at the start of the statement, in UTC, shifted by `offset`.
+
+    Not `django.db.models.functions.Now`: on MySQL that is the session's time zone while Django stores UTC, and on
+    PostgreSQL it is the start of the transaction.
+    """
+
+    output_field = DateTimeField()
+
+    def __init__(self, offset: timedelta = timedelta()) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        return for_vendor(connection.vendor).now(self.offset), []
+
+
+def now(at: datetime | None = None, *, offset: timedelta = timedelta()) -> Expression | Value:
+    """Return the expression for `at`, or for the database's clock where it is `None`, shifted by `offset`."""
+    return DatabaseNow(offset) if at is None else Value(at + offset, output_field=DateTimeField())
+
+
+class Pairs(Expression):
+    """The condition that a row is one of some (id, lease token) pairs, through the primary key."""
+
+    conditional = True
+    output_field = models.BooleanField()
+
+    def __init__(self, pairs: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.pairs = pairs
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        return for_vendor(connection.vendor).pairs(self.pairs)
+
+
+__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Pairs", "for_vendor", "now", "of"]

@@ -1,0 +1,148 @@
+"""What the queue asks of a database; the defaults are those of databases with UPDATE … RETURNING."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from gnlqueue.models import Job
+
+#: From this many crashes in a row a job is claimed alone.
+SUSPECT_CRASHES = 2
+
+
+class Candidates(NamedTuple):
+    """The locking SELECT of what is claimed next, compiled; see `gnlqueue.queue.candidates`."""
+
+    sql: str
+    params: tuple[Any, ...]
+
+
+class ClaimedRow(NamedTuple):
+    """The columns of a job that its holder gets, in the order in which a claim reads them."""
+
+    id: int
+    task_name: str
+    queue_name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    priority: int
+    attempts: int
+    max_attempts: int | None
+    crashes: int
+    options: dict[str, Any] | None
+    lease_token: int
+    lease_expires_at: datetime
+    worker_id: str
+    enqueued_at: datetime
+    run_at: datetime
+    last_attempted_at: datetime
+    unknown_since: datetime | None
+
+
+COLUMNS = ClaimedRow._fields
+_JSON = [COLUMNS.index(name) for name in ("args", "kwargs", "options")]
+_TIMES = [index for index, name in enumerate(COLUMNS) if name.endswith("_at") or name == "unknown_since"]
+_ORDER = COLUMNS.index("priority"), COLUMNS.index("run_at"), COLUMNS.index("id")
+
+
+class Dialect(ABC):
+    """One database's ways. Instances hold no state and no connection."""
+
+    #: Cast for a JSON text given as a parameter.
+    json_placeholder = "%s"
+    #: Whether INSERT … RETURNING gives the new rows' ids.
+    returns_inserted = True
+    #: Whether rows can be locked one by one, and locked ones skipped.
+    locks_rows = True
+
+    @abstractmethod
+    def now(self, offset: timedelta = timedelta()) -> str:
+        """Return the SQL of the statement's time in UTC, shifted by `offset`."""
+
+    @abstractmethod
+    def is_transient(self, error: DatabaseError) -> bool:
+        """Tell whether the same transaction may well succeed when it is run again (deadlock, lock wait)."""
+
+    @abstractmethod
+    def dedicated_options(self, timeout: float) -> dict[str, Any]:
+        """Return the connection options for a connection of our own, whose network waits end after `timeout` seconds."""
+
+    def supports_returning(self, connection: BaseDatabaseWrapper) -> bool:
+        """Tell whether INSERT … RETURNING works on this server."""
+        return self.returns_inserted
+
+    def pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
+        """Return the SQL that a row is one of the (id, lease token) pairs, so that the primary key is used."""
+        row = ", ".join(["(%s, %s)"] * len(pairs))
+        return f"(id, lease_token) IN ({row})", [value for pair in pairs for value in pair]
+
+    def time(self, value: Any) -> datetime:
+        """Return an aware datetime for a raw value of a datetime column."""
+        return value  # type: ignore[no-any-return]  # the driver's own aware datetime
+
+    def claim(
+        self,
+        connection: BaseDatabaseWrapper,
+        candidates: Candidates,
+        *,
+        worker_id: str,
+        lease: timedelta,
+        now: datetime | None,
+    ) -> list[ClaimedRow]:
+        """Claim the candidates in one statement and return them in the order in which they are to run.
+
+        A job that crashed its worker twice in a row is claimed alone: what comes before it is taken without it, and
+        when it is first, it is taken by itself.
+        """
+        at, expires, times = self._claim_times(connection, lease, now)
+        sql = f"""
+            WITH candidates AS MATERIALIZED ({candidates.sql}),
+            placed AS (
+                SELECT id,
+                       ROW_NUMBER() OVER (ORDER BY priority DESC, run_at, id) AS place,
+                       SUM(CASE WHEN crashes >= {SUSPECT_CRASHES} THEN 1 ELSE 0 END)
+                           OVER (ORDER BY priority DESC, run_at, id) AS suspects
+                FROM candidates
+            )
+            UPDATE {Job._meta.db_table}
+            SET status = 'in_progress', attempts = attempts + 1, lease_token = lease_token + 1, worker_id = %s,
+                lease_expires_at = {expires}, last_attempted_at = {at}, started_at = COALESCE(started_at, {at})
+            WHERE id IN (SELECT id FROM placed WHERE suspects = 0 OR place = 1)
+            RETURNING {", ".join(COLUMNS)}
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [*candidates.params, worker_id, *times])
+            rows = cursor.fetchall()  # at once: an unfinished RETURNING blocks SQLite's other writers
+        return [self.row(values) for values in sorted(rows, key=_place)]
+
+    def _claim_times(
+        self, connection: BaseDatabaseWrapper, lease: timedelta, now: datetime | None
+    ) -> tuple[str, str, list[Any]]:
+        """Return the SQL of the claim's time, of the lease's end, and their parameters in the statement's order."""
+        if now is None:
+            return self.now(), self.now(lease), []
+        adapt = connection.ops.adapt_datetimefield_value
+        return "%s", "%s", [adapt(now + lease), adapt(now), adapt(now)]
+
+    def row(self, values: Sequence[Any]) -> ClaimedRow:
+        """Return a claimed row from the raw values of its columns."""
+        cells = list(values)
+        for index in _JSON:
+            if cells[index] is not None:
+                cells[index] = json.loads(cells[index])
+        for index in _TIMES:
+            if cells[index] is not None:
+                cells[index] = self.time(cells[index])
+        return ClaimedRow._make(cells)
+
+
+def _place(values: Sequence[Any]) -> tuple[Any, ...]:
+    priority, run_at, id = (values[index] for index in _ORDER)
+    return -priority, run_at, id

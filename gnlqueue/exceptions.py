@@ -1,0 +1,143 @@
+"""Every error of gnlqueue, in two trees.
+
+What callers catch::
+
+    GnlqueueError(Exception)
+    ├── InvalidTask            a function or an option that cannot be a task
+    ├── UnknownTask            no task of that name is registered
+    ├── DuplicateTask          two functions under one name
+    ├── PayloadError           arguments or a result that cannot be carried as JSON
+    ├── IdempotencyConflict    the key belongs to a job with another task or other arguments
+    ├── LeaseLost              the caller does not hold the job any more
+    ├── JobNotFound            the job's row is gone
+    ├── RunLocked              somebody else holds the run lock
+    ├── RunBlocked             a run outside a job has a step in doubt
+    ├── StepFailed             a durable step failed, with a known outcome
+    ├── JournalMismatch        the journal holds another step under this key
+    ├── AlreadyResolved        somebody else decided first
+    └── WrongStatus            the verb does not apply to a job in this status
+
+What a task may raise to decide for itself::
+
+    Retry(Exception)           run this job again, later
+    GiveUp(Exception)          do not run this job again
+
+What warns, and is raised where `GNLQUEUE["STRICT_TRANSACTIONS"]` says so::
+
+    EnqueuedOutsideTransaction(UserWarning)
+
+What stops a run from outside; only ever raised inside a job, and no `except Exception` swallows it::
+
+    JobInterrupt(BaseException)
+    ├── JobBlocked             a step is in doubt: the job waits for a human
+    ├── JobSuspended           the run sleeps
+    ├── JobPreempted           the lease is lost
+    ├── JobCancelled           somebody asked to cancel
+    └── JobTimedOut            the attempt ran longer than its `timeout`
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class GnlqueueError(Exception):
+    """Base of everything that callers of gnlqueue may want to catch."""
+
+
+class InvalidTask(GnlqueueError):
+    """A function, a name or an option that cannot make a task; raised where the task is declared."""
+
+
+class UnknownTask(GnlqueueError):
+    """No task of that name is registered in this process."""
+
+
+class DuplicateTask(GnlqueueError):
+    """Two functions were registered under one name."""
+
+
+class PayloadError(GnlqueueError):
+    """A value that cannot be carried as JSON, or is too large; the message names its path."""
+
+
+class IdempotencyConflict(GnlqueueError):
+    """The idempotency key belongs to a job with another task or other arguments."""
+
+
+class LeaseLost(GnlqueueError):
+    """The caller does not hold the job any more, so nothing was written; the message says who ended it."""
+
+
+class JobNotFound(GnlqueueError):
+    """There is no such job: never was, or it has been pruned."""
+
+
+class RunLocked(GnlqueueError):
+    """Somebody else holds the run lock."""
+
+
+class RunBlocked(GnlqueueError):
+    """A run outside a job has a step whose outcome is unknown."""
+
+
+class StepFailed(GnlqueueError):
+    """A durable step failed, and it is known that it did not happen."""
+
+
+class JournalMismatch(GnlqueueError):
+    """The journal holds another kind of step, or other arguments, under this key."""
+
+
+class AlreadyResolved(GnlqueueError):
+    """Somebody else resolved this entry first."""
+
+
+class WrongStatus(GnlqueueError):
+    """The verb does not apply to a job in this status; nothing was changed."""
+
+
+class EnqueuedOutsideTransaction(UserWarning):
+    """A job was enqueued on one database while a transaction was open on another, and so outlives its rollback."""
+
+
+class Retry(Exception):
+    """Raise inside a task to run the job again later; the attempt counts, `max_attempts` holds.
+
+    `after` is the delay as a `timedelta` or a number of seconds; without it the task's backoff decides.
+    """
+
+    def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
+        super().__init__(reason or "the task asked to be retried")
+        self.after = after
+
+
+class GiveUp(Exception):
+    """Raise inside a task to dead-letter the job at once, whatever attempts it has left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "the task gave up")
+
+
+class JobInterrupt(BaseException):
+    """Base of what stops a run from outside. Do not catch it: it is a fact of the run, and is raised again."""
+
+
+class JobBlocked(JobInterrupt):
+    """A step's outcome is unknown; the job waits for a human."""
+
+
+class JobSuspended(JobInterrupt):
+    """The run sleeps; no worker is held meanwhile."""
+
+
+class JobPreempted(JobInterrupt):
+    """The lease is lost: another worker may run the job, and nothing of this attempt is recorded."""
+
+
+class JobCancelled(JobInterrupt):
+    """Somebody asked to cancel the job while it ran."""
+
+
+class JobTimedOut(JobInterrupt):
+    """The attempt ran longer than its `timeout`; it counts as failed."""

@@ -1,0 +1,37 @@
+"""Indexes over some of a table's rows, on databases that know partial indexes and on those that don't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.models import Index, Model, Q
+
+
+class PartialIndex(Index):
+    """An index over the rows that match `where`; MySQL and MariaDB, which have none such, index `instead`.
+
+    Django's own `Index(condition=…)` is created *without* its condition there, so that its columns no longer lead to
+    the rows. Here `instead` names the columns for those databases, usually with `status` first.
+    """
+
+    def __init__(self, *, fields: list[str], where: Q, instead: list[str], name: str) -> None:
+        super().__init__(fields=fields, name=name)
+        self.where = where
+        self.instead = instead
+
+    def deconstruct(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        path, args, kwargs = super().deconstruct()
+        return path, args, {**kwargs, "where": self.where, "instead": self.instead}
+
+    def create_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kwargs: Any):
+        if schema_editor.connection.features.supports_partial_indexes:
+            plain = Index(fields=self.fields_with_order, name=self.name, condition=self.where)
+        else:
+            plain = Index(fields=self.instead, name=self.name)
+        return plain.create_sql(model, schema_editor, using=using, **kwargs)
+
+    @property
+    def fields_with_order(self) -> list[str]:
+        """The fields as they were given, a `-` before the descending ones."""
+        return [f"-{name}" if order == "DESC" else name for name, order in self.fields_orders]

@@ -1,0 +1,261 @@
+"""The rows of the queue, their constraints and indexes. Nothing here writes: the verbs are in `gnlqueue.queue`.
+
+Text that must be unique is unique by its SHA-256, because MariaDB's collations hold "receipt:ab", "receipt:AB" and
+"receipt:ab " for one text. People are stored as text, so that a log survives the user's account.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models import Q
+
+from gnlqueue.indexes import PartialIndex
+
+
+class JobStatus(models.TextChoices):
+    """Where a job is in its life."""
+
+    SCHEDULED = "scheduled"  #: waits for its time; not in the index that claims read
+    READY = "ready"  #: may be claimed now
+    IN_PROGRESS = "in_progress"  #: a worker holds the lease
+    BLOCKED = "blocked"  #: a step's outcome is unknown: waits for a human
+    DONE = "done"  #: finished, result stored
+    DEAD = "dead"  #: attempts used up or given up; kept for a human
+    CANCELLED = "cancelled"  #: somebody asked for it
+
+
+class Status(models.Value):
+    """A job status that stands in the SQL as a literal.
+
+    PostgreSQL plans a prepared statement once for all parameters; with `status = $1` it cannot know that the partial
+    index applies.
+    """
+
+    def __init__(self, status: JobStatus) -> None:
+        super().__init__(status.value, output_field=models.CharField())
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        return f"'{self.value}'", []
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    """Reads. Writing goes through `gnlqueue.queue`, which knows who holds a job."""
+
+    def with_status(self, status: JobStatus) -> JobQuerySet:
+        """Jobs of one status, with the status as a literal so that partial indexes serve."""
+        return self.filter(status=Status(status))
+
+
+class Job(models.Model):
+    """One enqueued call of a task. Its run id, the same over all attempts, is `job:<id>`."""
+
+    Status = JobStatus
+
+    id = models.BigAutoField(primary_key=True)
+    task_name = models.CharField(max_length=200, help_text="The registered name; never imported as a path.")
+    queue_name = models.CharField(max_length=64, default="default")
+    args = models.JSONField(default=list)
+    kwargs = models.JSONField(default=dict)
+    priority = models.SmallIntegerField(default=0, help_text="-100 to 100, higher first.")
+    status = models.CharField(max_length=12, choices=JobStatus.choices, default=JobStatus.READY)
+    run_at = models.DateTimeField(help_text="Not before this time; orders jobs of one priority.")
+    attempts = models.PositiveIntegerField(default=0, help_text="Claims that counted.")
+    max_attempts = models.PositiveIntegerField(null=True, help_text="Null: what the task says.")
+    crashes = models.PositiveIntegerField(default=0, help_text="Attempts in a row whose process died.")
+    options = models.JSONField(null=True, help_text="backoff and timeout where the enqueuer set them; null: defaults.")
+    idempotency_key = models.CharField(max_length=200, null=True)
+    key_hash = models.CharField(max_length=64, null=True, help_text="SHA-256 of the key, which is what is unique.")
+    lease_token = models.BigIntegerField(default=0, help_text="Fencing token: +1 on every claim, never reset.")
+    lease_expires_at = models.DateTimeField(null=True)
+    worker_id = models.CharField(max_length=100, null=True)
+    enqueued_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, help_text="Of the first attempt.")
+    last_attempted_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True, help_text="When it became done, dead or cancelled.")
+    cancel_requested_at = models.DateTimeField(null=True)
+    unknown_since = models.DateTimeField(null=True, help_text="Since when no worker has known its task.")
+    blocked_reason = models.CharField(max_length=20, null=True, help_text="in_doubt or mismatch.")
+    progress = models.JSONField(null=True)
+    origin = models.ForeignKey("self", models.DO_NOTHING, null=True, db_constraint=False, db_index=False)
+    result = models.JSONField(null=True)
+    last_error = models.TextField(null=True)
+
+    objects = JobQuerySet.as_manager()
+
+    #: Whether `enqueue()` made this job; False where its idempotency key found an earlier one, and on rows read back.
+    created: ClassVar[bool] = False
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["key_hash"], name="gnlqueue_job_key")]
+        indexes: ClassVar = [
+            # The claim's ORDER BY, so that a claim reads as many rows as it takes.
+            PartialIndex(
+                fields=["queue_name", "-priority", "run_at", "id"],
+                where=Q(status="ready"),
+                instead=["status", "queue_name", "-priority", "run_at", "id"],
+                name="gnlqueue_job_ready",
+            ),
+            PartialIndex(
+                fields=["queue_name", "run_at", "id"],
+                where=Q(status="scheduled"),
+                instead=["status", "queue_name", "run_at", "id"],
+                name="gnlqueue_job_scheduled",
+            ),
+            # Without lease_expires_at: a heartbeat that changes an indexed column rewrites every index.
+            PartialIndex(
+                fields=["queue_name", "id"],
+                where=Q(status="in_progress"),
+                instead=["status", "queue_name", "id"],
+                name="gnlqueue_job_in_progress",
+            ),
+            PartialIndex(
+                fields=["status", "finished_at", "id"],
+                where=Q(finished_at__isnull=False),
+                instead=["status", "finished_at", "id"],
+                name="gnlqueue_job_finished",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk} ({self.task_name})"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse to overwrite a row: a worker may hold it, and a plain save would undo what it stores."""
+        if not self._state.adding:
+            raise TypeError(
+                f"{self} must not be saved: a worker may be changing it. Use the verb for what you want: cancel, "
+                "retry, reschedule or enqueue_again of gnlqueue.queue; or Job.objects.filter(…).update(…) if you "
+                "know that no worker runs."
+            )
+        super().save(*args, **kwargs)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the job's durable run."""
+        return f"job:{self.pk}"
+
+
+class JobAttempt(models.Model):
+    """One attempt that failed, timed out or was lost. Attempt numbers repeat (release, retry); tokens do not."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="failed_attempts")
+    number = models.PositiveIntegerField()
+    lease_token = models.BigIntegerField()
+    worker_id = models.CharField(max_length=100)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+    exception_class = models.CharField(max_length=200, help_text="Dotted path; empty where there was no exception.")
+    error = models.TextField(help_text="The reason or the traceback, capped.")
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["exception_class", "ended_at"], name="gnlqueue_attempt_error")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of job {self.job_id}"
+
+
+class EntryStatus(models.TextChoices):
+    """What is known of a step."""
+
+    STARTED = "started"  #: began; if its attempt is gone, the outcome is unknown
+    DONE = "done"  #: happened, result stored; never runs again
+    FAILED = "failed"  #: known not to have happened
+    IN_DOUBT = "in_doubt"  #: nobody knows; a human decides
+    RELEASED = "released"  #: a human said it did not happen; runs once more
+
+
+class RunJournalEntry(models.Model):
+    """One step of a durable run, with its stored result."""
+
+    id = models.BigAutoField(primary_key=True)
+    run_id = models.CharField(max_length=200)
+    position = models.PositiveIntegerField(help_text="Order in which the steps began.")
+    key = models.TextField(help_text="The step's name, name#2 when repeated, name[key] when keyed.")
+    key_hash = models.CharField(max_length=64, help_text="SHA-256 of run id and key, which is what is unique.")
+    kind = models.CharField(max_length=20, help_text="step, idempotent_step, atomic_step or sleep.")
+    status = models.CharField(max_length=12, choices=EntryStatus.choices)
+    args_hash = models.CharField(max_length=64, null=True)
+    result = models.TextField(null=True, help_text="Canonical JSON text; not JSONField, which reorders keys.")
+    error = models.JSONField(null=True)
+    lease_token = models.BigIntegerField(help_text="Token of the claim (or run lock) that wrote it.")
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name_plural = "run journal entries"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["key_hash"], name="gnlqueue_entry_key")]
+        indexes: ClassVar = [
+            models.Index(fields=["run_id", "position"], name="gnlqueue_entry_run"),
+            PartialIndex(
+                fields=["started_at", "id"],
+                where=Q(status="in_doubt"),
+                instead=["status", "started_at", "id"],
+                name="gnlqueue_entry_in_doubt",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key} of {self.run_id}"
+
+
+class StepNote(models.Model):
+    """What happened around a step, append only: evidence that a late worker brought, or a human's resolution."""
+
+    class Kind(models.TextChoices):
+        EVIDENCE = "evidence"
+        RESOLUTION = "resolution"
+
+    entry = models.ForeignKey(RunJournalEntry, models.CASCADE, related_name="notes")
+    lease_token = models.BigIntegerField(null=True)
+    kind = models.CharField(max_length=12, choices=Kind.choices)
+    by = models.CharField(max_length=200)
+    at = models.DateTimeField()
+    why = models.TextField()
+    value = models.TextField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.kind} by {self.by}"
+
+
+class RunLock(models.Model):
+    """A lock on a run id that user code takes; another row than the job's lease, so that the two nest."""
+
+    run_id = models.CharField(max_length=200)
+    run_id_hash = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of the run id.")
+    lease_token = models.BigIntegerField(default=0, help_text="Fencing token: +1 on every acquisition, never reset.")
+    owner = models.CharField(max_length=100, null=True)
+    acquired_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.run_id
+
+
+class WorkerProcess(models.Model):
+    """One running worker process, for people to see; no decision about a job is taken from this row."""
+
+    worker_id = models.CharField(max_length=100, unique=True)
+    hostname = models.CharField(max_length=200)
+    pid = models.PositiveIntegerField()
+    queues = models.JSONField()
+    concurrency = models.PositiveIntegerField()
+    started_at = models.DateTimeField()
+    heartbeat_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "worker processes"
+
+    def __str__(self) -> str:
+        return self.worker_id
+
+
+class QueueState(models.Model):
+    """What an operator said about a queue; a queue without a row just runs."""
+
+    queue_name = models.CharField(max_length=64, primary_key=True)
+    paused_at = models.DateTimeField(null=True, help_text="While set, nothing is claimed from this queue.")
+
+    def __str__(self) -> str:
+        return self.queue_name

@@ -1,0 +1,108 @@
+"""What a job carries: arguments and results as JSON, checked on the way in and scrubbed on the way out.
+
+Only values that come back as they went in are accepted. Everything else is refused by name and path at `enqueue()`,
+where the caller can still do something about it. What a *finished* attempt leaves behind (a result, an error's text)
+is scrubbed instead: a failure must always be recordable.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from gnlqueue.exceptions import PayloadError
+
+#: Nesting beyond this depth is refused; the databases' own JSON parsers end at 32 (MariaDB) or later.
+DEEPEST = 30
+
+#: MySQL's JSON type turns whole numbers outside of this range into floating point.
+SMALLEST, LARGEST = -(2**63), 2**64 - 1
+
+
+def encode(value: Any, what: str, *, limit: int) -> str:
+    """Return `value` as JSON text of at most `limit` bytes.
+
+    `what` names the value in messages ("args", "result"). Tuples become lists and members of text or number enums
+    their values; nothing else is converted.
+
+    Raises `PayloadError` with the path of the first value that JSON cannot carry: NaN and infinities, whole
+    numbers of more than 64 bits, text with NUL or lone surrogates, keys that are not text, bytes, and objects.
+    """
+    _check(value, what, 0)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    size = len(text.encode())
+    if size > limit:
+        raise PayloadError(
+            f"{what} take {size:,} bytes as JSON; the limit is {limit:,} (GNLQUEUE['MAX_PAYLOAD_BYTES']). "
+            "Store the data where it belongs and pass its key."
+        )
+    return text
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif value is None or isinstance(value, bool):
+        return
+    elif isinstance(value, int):
+        if not SMALLEST <= value <= LARGEST:
+            raise PayloadError(f"{path} is a number of more than 64 bits, which not every database keeps exactly.")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise PayloadError(f"{path} is {value!r}, which JSON cannot carry. Pass None or text instead.")
+    elif depth >= DEEPEST:
+        raise PayloadError(f"{path} is nested more than {DEEPEST} levels deep (or contains itself).")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", depth + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise PayloadError(f"{path} has the key {key!r}; JSON objects have only text as keys.")
+            _check_text(key, f"the key {key!r} of {path}")
+            _check(item, f"{path}[{key!r}]", depth + 1)
+    else:
+        kind = type(value)
+        raise PayloadError(
+            f"{path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot carry. Pass plain text, numbers, "
+            "booleans, None, lists and dicts of them; for a model instance pass its primary key."
+        )
+
+
+def _check_text(text: str, path: str) -> None:
+    if text.isascii() and "\0" not in text:
+        return
+    if "\0" in text:
+        raise PayloadError(f"{path} contains a NUL character, which the databases cannot store.")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise PayloadError(f"{path} contains a lone surrogate, which UTF-8 cannot store.")
+
+
+def decode(text: str | None) -> Any:
+    """Return the value of a stored JSON text; `None` for SQL's NULL."""
+    return None if text is None else json.loads(text)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two carried values are equal as JSON: `1` and `1.0` are, `1` and `true` are not."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def scrub(text: str, limit: int) -> str:
+    """Return text that every database can store: NUL and lone surrogates shown as escapes, cut to `limit` characters.
+
+    A cut keeps both ends, where a traceback says what happened and where, and says how much is missing.
+    """
+    clean = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+    if len(clean) <= limit:
+        return clean
+    note = f"\n… {len(clean) - limit:,} characters cut …\n"
+    head = max((limit - len(note)) // 3, 0)
+    return clean[:head] + note + clean[-max(limit - len(note) - head, 1) :]

@@ -1,0 +1,62 @@
+"""The lease queue: every verb on a job, at one boundary.
+
+For whoever writes a consumer of their own::
+
+    from gnlqueue import queue
+
+    job = queue.claim("emails", worker_id="mine-1", lease=60)
+    try:
+        deliver(*job.args)
+    except SMTPException as error:
+        queue.fail(job, error)
+    else:
+        queue.complete(job)
+
+Each verb takes `using=`, a database alias (without it `GNLQUEUE["DATABASE"]`, else the router's), and `now=`, an aware
+datetime (without it the *database's* clock decides, never this machine's). The holder's verbs (complete, fail, extend,
+release, suspend, block) take the `ClaimedJob` that a claim gave, and raise `LeaseLost` when it is not held any more.
+"""
+
+from gnlqueue.queue.claimed import ClaimedJob
+from gnlqueue.queue.claiming import claim, claim_many
+from gnlqueue.queue.enqueueing import enqueue
+from gnlqueue.queue.leases import extend
+from gnlqueue.queue.operating import (
+    EnqueuedAgain,
+    cancel,
+    enqueue_again,
+    get,
+    pause,
+    prune,
+    reschedule,
+    resume,
+    retry,
+    unblock,
+)
+from gnlqueue.queue.reading import dead, stats
+from gnlqueue.queue.transitions import block, complete, fail, release, suspend
+
+__all__ = [
+    "ClaimedJob",
+    "EnqueuedAgain",
+    "block",
+    "cancel",
+    "claim",
+    "claim_many",
+    "complete",
+    "dead",
+    "enqueue",
+    "enqueue_again",
+    "extend",
+    "fail",
+    "get",
+    "pause",
+    "prune",
+    "release",
+    "reschedule",
+    "resume",
+    "retry",
+    "stats",
+    "suspend",
+    "unblock",
+]

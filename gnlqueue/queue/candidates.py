@@ -1,0 +1,47 @@
+"""What is claimed next: the one definition, as a queryset.
+
+Order is best effort: priority, then due time, then id. It is the order of the index `gnlqueue_job_ready`, so that a
+claim reads as many rows as it takes. One queue per query: with `queue_name IN (…)` the databases sort everything, and
+MariaDB locks what it sorts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from django.db import connections, transaction
+from django.db.models import Exists
+
+from gnlqueue.dialects.base import Candidates
+from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState
+
+ORDER = ("-priority", "run_at", "id")
+
+#: Stands for the queue's name in the compiled SQL; no real name looks like this.
+_ANY_QUEUE = "<queue>"
+
+
+def candidates(alias: str, queue_name: str) -> JobQuerySet:
+    """Return the jobs of a queue that may be claimed, next first, locked as they are read; none while it is paused."""
+    paused = QueueState.objects.filter(queue_name=queue_name, paused_at__isnull=False)
+    return (
+        Job.objects.using(alias)
+        .with_status(JobStatus.READY)
+        .filter(~Exists(paused), queue_name=queue_name)
+        .order_by(*ORDER)
+        .select_for_update(skip_locked=connections[alias].features.has_select_for_update_skip_locked)
+    )
+
+
+def compiled(alias: str, queue_name: str, limit: int) -> Candidates:
+    """Return the SQL of the first `limit` candidates; compiled once per limit, as that costs more than the claim."""
+    template = _template(alias, connections[alias].vendor, limit)
+    return Candidates(template.sql, tuple(queue_name if value == _ANY_QUEUE else value for value in template.params))
+
+
+@lru_cache(maxsize=1000)
+def _template(alias: str, vendor: str, limit: int) -> Candidates:
+    rows = candidates(alias, _ANY_QUEUE).values_list("id", "crashes", "priority", "run_at")[:limit]
+    with transaction.atomic(using=alias):  # Django compiles a locking SELECT only inside a transaction
+        sql, params = rows.query.get_compiler(using=alias).as_sql()
+    return Candidates(sql, tuple(params))

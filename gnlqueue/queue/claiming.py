@@ -1,0 +1,141 @@
+"""Claiming: promote what is due, rescue what was lost, then take the next ready jobs under a fresh lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.db import connections, transaction
+
+from gnlqueue import dialects
+from gnlqueue.backoff import seconds
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import Job, JobQuerySet, JobStatus
+from gnlqueue.queue import transitions
+from gnlqueue.queue.candidates import compiled
+from gnlqueue.queue.claimed import ClaimedJob
+from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.registry import check_queue_name
+
+#: Rows that one promotion or rescue takes at the most, so that a million due at one second do not stall a claim.
+AT_ONCE = 200
+
+
+def claim(
+    queue_name: str = "default",
+    *,
+    worker_id: str,
+    lease: timedelta | float = 60,
+    using: str | None = None,
+    now: datetime | None = None,
+) -> ClaimedJob | None:
+    """Claim the next job of a queue for `lease` seconds, or return `None` when there is none; see `claim_many`."""
+    batch = claim_many(queue_name, worker_id=worker_id, lease=lease, limit=1, using=using, now=now)
+    return batch[0] if batch else None
+
+
+def claim_many(
+    queue_name: str = "default",
+    *,
+    worker_id: str,
+    lease: timedelta | float = 60,
+    limit: int,
+    using: str | None = None,
+    now: datetime | None = None,
+) -> list[ClaimedJob]:
+    """Claim up to `limit` jobs of a queue for `lease` seconds each, in the order in which they are to run.
+
+    Scheduled jobs that are due are promoted and expired leases are rescued first. Any number of workers may claim at
+    once: no job is ever given to two. Each claim adds 1 to the job's attempts and to its lease token. A job that
+    crashed its worker twice in a row is returned alone.
+    """
+    alias = alias_of(using)
+    check_queue_name(queue_name)
+    promote([queue_name], using=alias, now=now)
+    rescue([queue_name], using=alias, now=now)
+    return claim_ready(queue_name, worker_id=worker_id, lease=lease, limit=limit, using=alias, now=now)
+
+
+def claim_ready(
+    queue_name: str,
+    *,
+    worker_id: str,
+    lease: timedelta | float,
+    limit: int,
+    using: str,
+    now: datetime | None = None,
+) -> list[ClaimedJob]:
+    """Do what `claim_many` does, without promoting and rescuing: for a worker that does these on its own schedule."""
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit!r}.")
+    if not worker_id or len(worker_id) > 100:
+        raise ValueError(f"worker_id is a text of 1 to 100 characters, not {worker_id!r}.")
+    length = timedelta(seconds=seconds(lease, "lease"))
+    next_ones = compiled(using, queue_name, limit)
+    rows = retried(
+        using,
+        lambda: dialects.of(using).claim(connections[using], next_ones, worker_id=worker_id, lease=length, now=now),
+    )
+    return [ClaimedJob.from_row(row, using) for row in rows]
+
+
+def promote(queue_names: Sequence[str], *, using: str, now: datetime | None = None) -> int:
+    """Make scheduled jobs that are due ready, the longest due first, and return how many (at most 200 a queue)."""
+    at = clock(now)
+    due = Job.objects.using(using).with_status(JobStatus.SCHEDULED).filter(run_at__lte=at)
+    if not due.filter(queue_name__in=queue_names).exists():  # a look needs no lock
+        return 0
+    one_queue = (due.filter(queue_name=name).order_by("run_at", "id") for name in queue_names)
+    return sum(retried(using, partial(_promote, rows, using)) for rows in one_queue)
+
+
+def _promote(due: JobQuerySet, using: str) -> int:
+    with transaction.atomic(using=using):
+        ids = locked(due, using).values_list("id", flat=True)[:AT_ONCE]
+        if not dialects.of(using).locks_rows:  # SQLite: one statement, which takes the write lock before it reads
+            return due.filter(pk__in=ids).order_by().update(status=JobStatus.READY)
+        return Job.objects.using(using).filter(pk__in=list(ids)).update(status=JobStatus.READY)
+
+
+def rescue(queue_names: Sequence[str], *, using: str, now: datetime | None = None) -> int:
+    """Take jobs whose lease has expired from their worker, and return how many (at most 200 a queue).
+
+    Each goes back to the queue, or is dead or cancelled, as `transitions.end_lost_attempts` says. A row that is locked
+    is being written by its owner, and is left alone.
+    """
+    expired = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
+    if not expired.filter(queue_name__in=queue_names).exists():
+        return 0
+    one_queue = (expired.filter(queue_name=name).order_by("id") for name in queue_names)
+    return sum(retried(using, partial(_rescue, rows, using, now)) for rows in one_queue)
+
+
+def _rescue(expired: JobQuerySet, using: str, now: datetime | None) -> int:
+    with transaction.atomic(using=using):
+        return transitions.end_lost_attempts(locked(expired, using)[:AT_ONCE], expired, using=using, now=now)
+
+
+def locked(rows: JobQuerySet, using: str) -> JobQuerySet:
+    """Lock the rows as they are read, and leave out those that somebody else has locked."""
+    return rows.select_for_update(skip_locked=connections[using].features.has_select_for_update_skip_locked)
+
+
+def seconds_until_due(queue_names: Sequence[str], *, using: str) -> float | None:
+    """Return how long it takes until the next scheduled job of these queues is due; `None` when there is none.
+
+    Asked by an idle worker, so that it need not poll faster than jobs come.
+    """
+    scheduled = Job.objects.using(using).with_status(JobStatus.SCHEDULED)
+    first = [
+        row
+        for name in queue_names
+        if (
+            row := scheduled.filter(queue_name=name)
+            .order_by("run_at", "id")
+            .annotate(at=clock())
+            .values("run_at", "at")
+            .first()
+        )
+    ]
+    return min(((row["run_at"] - row["at"]).total_seconds() for row in first), default=None)

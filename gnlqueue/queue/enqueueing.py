@@ -1,0 +1,310 @@
+"""Enqueueing: the one INSERT that every way of making a job comes down to."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import DatabaseError, IntegrityError, connections, transaction
+
+from gnlqueue import dialects, payloads, signals
+from gnlqueue.backoff import Backoff
+from gnlqueue.conf import settings
+from gnlqueue.exceptions import EnqueuedOutsideTransaction, IdempotencyConflict
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.queue import wakeups
+from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
+from gnlqueue.registry import Call, Options, check_name, dotted
+
+BATCH = 500  # rows of one INSERT
+
+_FIELDS = (
+    "task_name", "queue_name", "args", "kwargs", "priority", "status", "max_attempts", "options", "idempotency_key",
+    "key_hash", "run_at", "enqueued_at", "attempts", "crashes", "lease_token",
+)  # fmt: skip
+_DUPLICATE_KEY = 1062
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job about to be inserted, checked; `args` and `kwargs` also as the JSON text that is stored."""
+
+    task_name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    args_text: str
+    kwargs_text: str
+    options: dict[str, Any] | None
+    max_attempts: int | None
+    said: Options
+
+    @property
+    def key_hash(self) -> str | None:
+        key = self.said.idempotency_key
+        return None if key is None else hashlib.sha256(key.encode()).hexdigest()
+
+
+def enqueue(
+    task_name: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    queue_name: str = "default",
+    priority: int = 0,
+    run_after: datetime | timedelta | None = None,
+    max_attempts: int | None = 5,
+    backoff: Backoff | None = None,
+    timeout: timedelta | float | None = None,
+    idempotency_key: str | None = None,
+    using: str | None = None,
+    now: datetime | None = None,
+) -> Job:
+    """Store a job for a task of any name, registered here or not, and return it.
+
+    `run_after` is the earliest start: an aware datetime, or a timedelta from now. `timeout` is seconds of one attempt.
+    With an `idempotency_key` that has been used already, the job of that key is returned, with `created` False; a
+    second inserter waits for the first one's transaction.
+
+    Raises `InvalidTask` for an option out of range, `PayloadError` for arguments that JSON cannot carry,
+    `IdempotencyConflict` when the key's job has another task or other arguments.
+    """
+    said = Options(
+        queue_name=queue_name,
+        priority=priority,
+        max_attempts=max_attempts,
+        backoff=backoff,
+        timeout=timeout,  # type: ignore[arg-type]  # Options makes seconds of it
+        run_after=run_after,
+        idempotency_key=idempotency_key,
+    )
+    options = _stored_options({"backoff": said.backoff, "timeout": said.timeout})
+    return _insert_one(
+        _new(check_name(task_name), args, kwargs or {}, said, max_attempts, options), alias_of(using), now
+    )
+
+
+def enqueue_call(call: Call) -> Job:
+    """Store the job of a bound call; see `gnlqueue.registry.Task.enqueue`."""
+    return _insert_one(_from_call(call), alias_of(call.task.options.database), None)
+
+
+def enqueue_calls(calls: Iterable[Call]) -> list[int]:
+    """Store the jobs of bound calls, all or none, and return their ids in order."""
+    by_alias: dict[str, list[tuple[int, NewJob]]] = {}
+    total = 0
+    for total, call in enumerate(calls, start=1):
+        if not isinstance(call, Call):
+            raise TypeError(f"enqueue_many() takes bound calls, made with task.bind(…), not {call!r}.")
+        by_alias.setdefault(alias_of(call.task.options.database), []).append((total - 1, _from_call(call)))
+    ids = [0] * total
+    for alias, numbered in by_alias.items():
+        new = [each for _, each in numbered]
+        for (place, _), id in zip(numbered, retried(alias, lambda: _insert_all(new, alias)), strict=True):  # noqa: B023  called at once
+            ids[place] = id
+    return ids
+
+
+def _from_call(call: Call) -> NewJob:
+    task = call.task
+    task.check_arguments(call.args, call.kwargs)
+    own = task.overrides  # only what this call changed is stored; the rest is the task's when the job runs
+    return _new(task.name, call.args, call.kwargs, task.options, own.get("max_attempts"), _stored_options(own))
+
+
+def _new(
+    task_name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    said: Options,
+    max_attempts: int | None,
+    options: dict[str, Any] | None,
+) -> NewJob:
+    limit = settings().MAX_PAYLOAD_BYTES
+    args, kwargs = list(args), dict(kwargs)
+    return NewJob(
+        task_name=task_name,
+        args=args,
+        kwargs=kwargs,
+        args_text=payloads.encode(args, "args", limit=limit),
+        kwargs_text=payloads.encode(kwargs, "kwargs", limit=limit),
+        options=options,
+        max_attempts=max_attempts,
+        said=said,
+    )
+
+
+def _stored_options(own: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the options that travel with the job, as JSON; exception classes by their dotted names."""
+    options: dict[str, Any] = {}
+    if own.get("backoff") is not None:
+        options["backoff"] = own["backoff"].as_options()
+    if own.get("timeout") is not None:
+        options["timeout"] = own["timeout"]
+    for name in ("retry_for", "give_up_on"):
+        if own.get(name):
+            options[name] = [dotted(each) for each in own[name]]
+    return options or None
+
+
+def _insert_one(new: NewJob, alias: str, now: datetime | None) -> Job:
+    _warn_outside_transaction(alias)
+    job = retried(alias, lambda: _insert(new, alias, now))
+    if job.created:
+        wakeups.announce(alias, [new])
+        signals.send(signals.job_enqueued, job=job)
+    return job
+
+
+def _insert(new: NewJob, alias: str, now: datetime | None) -> Job:
+    if new.key_hash is None:
+        return _job(new, alias, _execute_insert([new], alias, now)[0])
+    rows = _insert_unless_taken(new, alias, now)
+    if rows:
+        return _job(new, alias, rows[0])
+    return _of_same_key(new, alias)
+
+
+def _insert_all(new: list[NewJob], alias: str) -> list[int]:
+    """Insert in batches, in one transaction; jobs with an idempotency key one by one."""
+    _warn_outside_transaction(alias)
+    ids: dict[int, int] = {}
+    with transaction.atomic(using=alias):
+        plain = [place for place, each in enumerate(new) if each.key_hash is None]
+        for start in range(0, len(plain), BATCH):
+            places = plain[start : start + BATCH]
+            rows = _execute_insert([new[place] for place in places], alias, None)
+            ids.update(zip(places, sorted(row[0] for row in rows), strict=True))  # RETURNING has no order
+        for place, each in enumerate(new):
+            if each.key_hash is not None:
+                ids[place] = _insert(each, alias, None).pk
+        wakeups.announce(alias, new)
+    if signals.job_enqueued.receivers:
+        jobs = Job.objects.using(alias).in_bulk(ids.values())
+        for place in range(len(new)):
+            signals.send(signals.job_enqueued, job=jobs[ids[place]])
+    return [ids[place] for place in range(len(new))]
+
+
+def _insert_unless_taken(new: NewJob, alias: str, now: datetime | None) -> list[tuple[Any, ...]]:
+    """Insert a job with a key; no row where the key is taken. The caller's transaction stays usable."""
+    if connections[alias].vendor != "mysql":
+        return _execute_insert([new], alias, now, unless_taken=True)
+    try:
+        with transaction.atomic(using=alias):  # not INSERT IGNORE, which also ignores what it had to cut
+            return _execute_insert([new], alias, now)
+    except IntegrityError as error:
+        if error.args[0] != _DUPLICATE_KEY:
+            raise
+        return []
+    except DatabaseError as error:
+        # A deadlock has rolled back the caller's transaction, not just our savepoint: let no one go on in it.
+        if connections[alias].in_atomic_block and dialects.of(alias).is_transient(error):
+            transaction.set_rollback(True, using=alias)
+        raise
+
+
+def _of_same_key(new: NewJob, alias: str) -> Job:
+    with transaction.atomic(using=alias):
+        rows = Job.objects.using(alias).filter(key_hash=new.key_hash)
+        if connections[alias].vendor == "mysql":  # under REPEATABLE READ only a locking read sees the other's row
+            rows = rows.select_for_update()
+        job = rows.first()
+    if job is None:  # pruned in between
+        return _insert(new, alias, None)
+    if job.task_name != new.task_name or not payloads.same([job.args, job.kwargs], [new.args, new.kwargs]):
+        raise IdempotencyConflict(
+            f"The idempotency key {new.said.idempotency_key!r} belongs to job {job.pk}, which runs {job.task_name} "
+            f"with other arguments or is another task than {new.task_name}. One key is for one call of one task: put "
+            "what makes the calls differ into the key."
+        )
+    return job
+
+
+def _execute_insert(
+    new: Sequence[NewJob], alias: str, now: datetime | None, *, unless_taken: bool = False
+) -> list[tuple[Any, ...]]:
+    """Run the INSERT and return (id, run_at, enqueued_at) of each row; only the id where nothing is returned."""
+    connection, dialect = connections[alias], dialects.of(alias)
+    adapt = connection.ops.adapt_datetimefield_value
+    returning = dialect.supports_returning(connection)
+    if len(new) > 1 and not returning:
+        return [row for each in new for row in _execute_insert([each], alias, now)]
+    values, params = [], []
+    for each in new:
+        run_after = each.said.run_after
+        at, at_params = (dialect.now(), []) if now is None else ("%s", [adapt(now)])
+        run_at, run_at_params = at, at_params
+        if isinstance(run_after, datetime):
+            run_at, run_at_params = "%s", [adapt(run_after)]
+        elif run_after is not None:
+            run_at, run_at_params = (dialect.now(run_after), []) if now is None else ("%s", [adapt(now + run_after)])
+        json = dialect.json_placeholder
+        values.append(f"(%s, %s, {json}, {json}, %s, %s, %s, {json}, %s, %s, {run_at}, {at}, 0, 0, 0)")
+        params += [
+            each.task_name, each.said.queue_name, each.args_text, each.kwargs_text, each.said.priority, _status(each).value,
+            each.max_attempts, None if each.options is None else payloads.encode(each.options, "options", limit=10**6),
+            each.said.idempotency_key, each.key_hash, *run_at_params, *at_params,
+        ]  # fmt: skip
+    sql = f"INSERT INTO {Job._meta.db_table} ({', '.join(_FIELDS)}) VALUES {', '.join(values)}"
+    if unless_taken:
+        sql += " ON CONFLICT (key_hash) DO NOTHING"
+    with connection.cursor() as cursor:
+        if not returning:
+            cursor.execute(sql, params)
+            return [(cursor.lastrowid,)]
+        cursor.execute(f"{sql} RETURNING id, run_at, enqueued_at", params)
+        return [(row[0], *map(dialect.time, row[1:])) for row in cursor.fetchall()]
+
+
+def _status(new: NewJob) -> JobStatus:
+    """A job that should wait is scheduled; `claim` promotes it when the database's clock says so."""
+    return JobStatus.READY if new.said.run_after is None else JobStatus.SCHEDULED
+
+
+def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
+    """Return the inserted row as a `Job`, without reading it again; what the database did not return loads on access."""
+    known = {
+        **dict.fromkeys(_NULL_FIELDS),
+        **dict.fromkeys(("attempts", "crashes", "lease_token"), 0),
+        **dict(zip(("id", "run_at", "enqueued_at"), row, strict=False)),
+        "task_name": new.task_name,
+        "queue_name": new.said.queue_name,
+        "args": new.args,
+        "kwargs": new.kwargs,
+        "priority": new.said.priority,
+        "status": _status(new).value,
+        "max_attempts": new.max_attempts,
+        "options": new.options,
+        "idempotency_key": new.said.idempotency_key,
+        "key_hash": new.key_hash,
+    }
+    names = [field.attname for field in Job._meta.concrete_fields if field.attname in known]
+    job = Job.from_db(alias, names, [known[name] for name in names])
+    job.created = True  # type: ignore[misc]  # the class attribute is its default
+    return job
+
+
+_NULL_FIELDS = (
+    "lease_expires_at", "worker_id", "started_at", "last_attempted_at", "finished_at", "cancel_requested_at",
+    "unknown_since", "blocked_reason", "progress", "origin_id", "result", "last_error",
+)  # fmt: skip
+
+
+def _warn_outside_transaction(alias: str) -> None:
+    """Tell of an enqueue that would survive the rollback of a transaction that is open on another database."""
+    if in_own_transaction(alias):
+        return
+    for other in connections.all(initialized_only=True):
+        if other.alias != alias and in_own_transaction(other.alias):
+            message = (
+                f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not on "
+                f"{alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "
+                f"transaction.on_commit(…, using={other.alias!r}), or open atomic(using={alias!r}) too."
+            )
+            if settings().STRICT_TRANSACTIONS:
+                raise EnqueuedOutsideTransaction(message)
+            warnings.warn(message, EnqueuedOutsideTransaction, stacklevel=2)

@@ -1,0 +1,66 @@
+"""Keeping leases alive. No renewal waits for a row: one that is locked is being written by its own holder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from django.db import connections, transaction
+
+from gnlqueue import dialects
+from gnlqueue.backoff import seconds
+from gnlqueue.dialects import Pairs
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
+from gnlqueue.queue.transactions import retried
+
+Pair = tuple[int, int]  # job id, lease token
+
+
+def extend(claimed: ClaimedJob, lease: timedelta | float, *, now: datetime | None = None) -> ClaimedJob:
+    """Renew the lease for `lease` seconds from now, and return the job with its new end.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held any more.
+    """
+    using = database_of(claimed)
+    length = timedelta(seconds=seconds(lease, "lease"))
+    rows = Job.objects.using(using).filter(held(claimed))
+    if not retried(using, lambda: rows.update(lease_expires_at=clock(now, offset=length))):
+        raise lost(claimed)
+    return claimed._replace(
+        lease_expires_at=Job.objects.using(using).values_list("lease_expires_at", flat=True).get(pk=claimed.id)
+    )
+
+
+def renew(pairs: Sequence[Pair], lease: timedelta, *, using: str) -> tuple[set[Pair], set[Pair]]:
+    """Renew the leases of (job id, lease token) pairs; return which were renewed, and which are lost.
+
+    In neither set: the row is locked by its own holder just now, and is renewed at the next beat.
+    """
+    if not pairs:
+        return set(), set()
+    return retried(using, lambda: _renew(sorted(pairs), lease, using))
+
+
+def _renew(pairs: list[Pair], lease: timedelta, using: str) -> tuple[set[Pair], set[Pair]]:
+    mine = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(Pairs(pairs))
+    expires = clock(offset=lease)
+    if not dialects.of(using).locks_rows:
+        mine.update(lease_expires_at=expires)
+        renewed = set(mine.values_list("id", "lease_token"))
+        return renewed, set(pairs) - renewed
+    with transaction.atomic(using=using):
+        skip = connections[using].features.has_select_for_update_skip_locked
+        free = list(mine.order_by("id").select_for_update(skip_locked=skip).values_list("id", "lease_token"))
+        if free:
+            Job.objects.using(using).filter(pk__in=[id for id, _ in free]).update(lease_expires_at=expires)
+    renewed = set(free)
+    return renewed, _lost(set(pairs) - renewed, using)
+
+
+def _lost(missing: Collection[Pair], using: str) -> set[Pair]:
+    if not missing:
+        return set()
+    held_still = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(Pairs(list(missing)))
+    return set(missing) - set(held_still.values_list("id", "lease_token"))

@@ -1,0 +1,244 @@
+"""What people do to jobs and queues from outside. None of these verbs takes a job from a worker that holds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import transaction
+from django.db.models import CharField, Exists, OuterRef, Value
+from django.db.models.functions import Cast, Coalesce, Concat
+
+from gnlqueue.dialects import now as clock
+from gnlqueue.exceptions import JobNotFound, WrongStatus
+from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry
+from gnlqueue.queue import wakeups
+from gnlqueue.queue.claimed import ClaimedJob
+from gnlqueue.queue.enqueueing import enqueue
+from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.registry import check_queue_name
+
+CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
+RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)
+WAITING = (JobStatus.SCHEDULED, JobStatus.READY)
+PRUNED = (JobStatus.DONE, JobStatus.CANCELLED)
+
+PRUNE_BATCH = 500  # jobs deleted in one transaction
+PRUNE_PAUSE = 0.05  # seconds between two, for everybody else
+
+
+class EnqueuedAgain(NamedTuple):
+    """A job made from another, and the keys of the recorded effects of the old run that the new run will repeat."""
+
+    job: Job
+    repeats: list[str]
+
+
+def get(job: Job | ClaimedJob | int, *, using: str | None = None) -> Job:
+    """Return the job as it stands in the database now.
+
+    Raises `JobNotFound` when there is none.
+    """
+    id, alias = _identify(job, using)
+    found = Job.objects.using(alias).filter(pk=id).first()
+    if found is None:
+        raise JobNotFound(f"There is no job {id} on the database {alias!r}: it never was, or it has been pruned.")
+    return found
+
+
+def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
+    """Cancel a job, and return it.
+
+    One that waits, is blocked or is dead is cancelled at once. One in progress is asked to stop: its next context call
+    raises `JobCancelled`, and a handler that finishes first is done. A job that is done already raises `WrongStatus`.
+    """
+    id, alias = _identify(job, using)
+    row = Job.objects.using(alias).filter(pk=id)
+    at = clock(now)
+
+    def write() -> int:
+        return row.filter(status__in=CANCELLABLE).update(
+            status=JobStatus.CANCELLED, finished_at=at, lease_expires_at=None
+        ) or row.with_status(JobStatus.IN_PROGRESS).update(cancel_requested_at=Coalesce("cancel_requested_at", at))
+
+    changed = retried(alias, write)
+    found = get(id, using=alias)
+    if not changed and found.status in RETRYABLE + WAITING:  # it moved between the two statements
+        return found if found.status == JobStatus.CANCELLED else cancel(id, using=alias, now=now)
+    return _expect(changed or found.status == JobStatus.CANCELLED, found, "cancelled", "it is finished")
+
+
+def retry(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
+    """Make a dead or cancelled job ready again, with all its attempts and its journal, and return it.
+
+    The journal is kept, so that recorded effects do not run again. Raises `WrongStatus` for a job in any other status.
+    """
+    id, alias = _identify(job, using)
+    row = Job.objects.using(alias).filter(pk=id, status__in=RETRYABLE)
+    changed = retried(
+        alias,
+        lambda: row.update(
+            status=JobStatus.READY,
+            run_at=clock(now),
+            attempts=0,
+            crashes=0,
+            finished_at=None,
+            cancel_requested_at=None,
+            unknown_since=None,
+            blocked_reason=None,
+        ),
+    )
+    found = _expect(changed, get(id, using=alias), "retried", "only dead and cancelled jobs can be")
+    wakeups.wake(alias, [found.queue_name])
+    return found
+
+
+def reschedule(
+    job: Job | ClaimedJob | int,
+    run_after: datetime | timedelta,
+    *,
+    using: str | None = None,
+    now: datetime | None = None,
+) -> Job:
+    """Let a waiting job start at another time (an aware datetime, or a timedelta from now), and return it.
+
+    Raises `WrongStatus` for a job that does not wait.
+    """
+    id, alias = _identify(job, using)
+    if isinstance(run_after, datetime) and run_after.utcoffset() is None:
+        raise ValueError(f"run_after={run_after!r} has no time zone.")
+    run_at = run_after if isinstance(run_after, datetime) else clock(now, offset=run_after)
+    row = Job.objects.using(alias).filter(pk=id, status__in=WAITING)
+    changed = retried(alias, lambda: row.update(status=JobStatus.SCHEDULED, run_at=run_at))
+    return _expect(changed, get(id, using=alias), "rescheduled", "only waiting jobs can be")
+
+
+def unblock(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
+    """Make a blocked job ready, and return it; for whoever has settled what it waited for.
+
+    Raises `WrongStatus` for a job that is not blocked.
+    """
+    id, alias = _identify(job, using)
+    row = Job.objects.using(alias).filter(pk=id).with_status(JobStatus.BLOCKED)
+    changed = retried(alias, lambda: row.update(status=JobStatus.READY, run_at=clock(now), blocked_reason=None))
+    found = _expect(changed, get(id, using=alias), "unblocked", "it is not blocked")
+    wakeups.wake(alias, [found.queue_name])
+    return found
+
+
+def enqueue_again(
+    job: Job | ClaimedJob | int,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    using: str | None = None,
+    now: datetime | None = None,
+) -> EnqueuedAgain:
+    """Store a new job like an old one, with other arguments where they are given.
+
+    The new job has a run of its own with an empty journal, so that the effects which the old run has recorded happen
+    again: their keys are returned. Its `origin` is the old job, which stays as it is.
+    """
+    old = get(job, using=using)
+    alias = alias_of(old._state.db)
+    options = old.options or {}
+    with transaction.atomic(using=alias):
+        new = enqueue(
+            old.task_name,
+            old.args if args is None else args,
+            old.kwargs if kwargs is None else kwargs,
+            queue_name=old.queue_name,
+            priority=old.priority,
+            max_attempts=old.max_attempts,
+            using=alias,
+            now=now,
+        )
+        Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
+    new.origin_id, new.options = old.pk, options or None
+    recorded = RunJournalEntry.objects.using(alias).filter(run_id=old.run_id, status=EntryStatus.DONE)
+    return EnqueuedAgain(new, list(recorded.exclude(kind="sleep").order_by("position").values_list("key", flat=True)))
+
+
+def pause(queue_name: str, *, using: str | None = None, now: datetime | None = None) -> None:
+    """Claim nothing more from a queue until it is resumed; what runs goes on."""
+    alias = alias_of(using)
+    state, _ = QueueState.objects.using(alias).get_or_create(queue_name=check_queue_name(queue_name))
+    QueueState.objects.using(alias).filter(pk=state.pk).update(paused_at=Coalesce("paused_at", clock(now)))
+
+
+def resume(queue_name: str, *, using: str | None = None) -> None:
+    """Claim from a paused queue again."""
+    alias = alias_of(using)
+    QueueState.objects.using(alias).filter(pk=check_queue_name(queue_name)).update(paused_at=None)
+    wakeups.wake(alias, [queue_name])
+
+
+def prune(
+    older_than: timedelta,
+    *,
+    statuses: Iterable[JobStatus] = PRUNED,
+    queue_name: str | None = None,
+    limit: int | None = None,
+    using: str | None = None,
+    now: datetime | None = None,
+) -> int:
+    """Delete jobs that finished longer ago than `older_than`, each with its journal, and return how many.
+
+    Done and cancelled ones unless `statuses` says otherwise (dead ones are kept for a human). A job with an entry in
+    doubt is never deleted. It works in small transactions with pauses, so that others get their turn; `limit` bounds
+    the number of jobs.
+
+    Raises `ValueError` for a status in which jobs are not finished.
+    """
+    alias = alias_of(using)
+    wanted = [JobStatus(status) for status in statuses]
+    if not set(wanted) <= {JobStatus.DONE, JobStatus.CANCELLED, JobStatus.DEAD}:
+        raise ValueError(f"Only done, cancelled and dead jobs are pruned, not {', '.join(wanted)}.")
+    old = Job.objects.using(alias).filter(finished_at__lt=clock(now, offset=-older_than))
+    if queue_name is not None:
+        old = old.filter(queue_name=check_queue_name(queue_name))
+    pruned = 0
+    for status in wanted:
+        while limit is None or pruned < limit:
+            size = PRUNE_BATCH if limit is None else min(PRUNE_BATCH, limit - pruned)
+            rows = _prunable(old.with_status(status), alias)
+            batch = retried(alias, lambda: _prune(rows.order_by("finished_at", "id"), size, alias))  # noqa: B023  called at once
+            pruned += batch
+            if batch < size:
+                break
+            time.sleep(PRUNE_PAUSE)
+    return pruned
+
+
+def _prunable(rows: JobQuerySet, alias: str) -> JobQuerySet:
+    run_id = Concat(Value("job:"), Cast(OuterRef("pk"), CharField()), output_field=CharField())
+    in_doubt = RunJournalEntry.objects.filter(run_id=run_id, status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED])
+    return rows.filter(~Exists(in_doubt))
+
+
+def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
+    with transaction.atomic(using=alias):
+        ids = list(rows.values_list("id", flat=True)[:size])
+        if not ids:
+            return 0
+        entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[f"job:{id}" for id in ids])
+        entries.delete()
+        JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
+        jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=PRUNED + (JobStatus.DEAD,))
+        return jobs._raw_delete(alias)
+
+
+def _identify(job: Job | ClaimedJob | int, using: str | None) -> tuple[int, str]:
+    if isinstance(job, Job):
+        return job.pk, using or alias_of(job._state.db)
+    if isinstance(job, ClaimedJob):
+        return job.id, using or job.database
+    return job, alias_of(using)
+
+
+def _expect(changed: object, job: Job, done: str, why: str) -> Job:
+    if not changed:
+        raise WrongStatus(f"{job} is {job.status} and cannot be {done}: {why}.")
+    return job

@@ -1,0 +1,49 @@
+"""Questions that people ask of the queue; nothing here is on a job's way."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Count, Q
+
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.registry import check_queue_name
+
+STATS = ("ready", "scheduled", "in_progress", "expired", "blocked", "done", "dead", "cancelled", "total")
+
+
+def stats(queue_name: str | None = None, *, using: str | None = None, now: datetime | None = None) -> dict[str, int]:
+    """Return how many jobs there are of each kind, of one queue or of all.
+
+    A scheduled job that is due counts as `ready`, though no claim has promoted it yet; `expired` are those in progress
+    whose lease has run out, and `in_progress` the others. Counts every row: on millions of jobs it takes its time.
+    """
+    jobs = Job.objects.using(alias_of(using))
+    if queue_name is not None:
+        jobs = jobs.filter(queue_name=check_queue_name(queue_name))
+    at = clock(now)
+    rows = jobs.values("status").annotate(
+        all=Count("pk"),
+        due=Count("pk", filter=Q(run_at__lte=at)),
+        late=Count("pk", filter=Q(lease_expires_at__lt=at)),
+    )
+    found = {row["status"]: row for row in rows.order_by()}
+    counts = {status: found[status]["all"] if status in found else 0 for status in JobStatus.values}
+    due = found[JobStatus.SCHEDULED]["due"] if JobStatus.SCHEDULED in found else 0
+    late = found[JobStatus.IN_PROGRESS]["late"] if JobStatus.IN_PROGRESS in found else 0
+    counts["ready"] += due
+    counts["scheduled"] -= due
+    counts["in_progress"] -= late
+    counts["expired"] = late
+    counts["total"] = sum(counts.values())
+    return {name: counts[name] for name in STATS}
+
+
+def dead(queue_name: str | None = None, limit: int = 100, *, using: str | None = None) -> list[Job]:
+    """Return dead-lettered jobs, newest first, at most `limit`."""
+    jobs = Job.objects.using(alias_of(using)).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
+    if queue_name is not None:
+        jobs = jobs.filter(queue_name=check_queue_name(queue_name))
+    return list(jobs.order_by("-finished_at", "-id")[:limit])

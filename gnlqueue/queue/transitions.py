@@ -1,0 +1,337 @@
+"""Every guarded UPDATE by which a job leaves `in_progress`, side by side.
+
+A holder's write carries the guard `held` (id, `in_progress`, lease token) in its one statement, and the number of rows
+it changed is the answer. No read comes before a write that trusts it. Whatever ends an ownership makes the guard match
+no row.
+
+===================  =========================================================  =====================  ==================
+verb                 to                                                         attempt                guard
+===================  =========================================================  =====================  ==================
+complete             done                                                       counts                 held
+fail                 scheduled, dead at max_attempts; cancelled if asked for    counts                 held
+release              ready; cancelled if asked for                              given back             held
+suspend              scheduled                                                  given back             held
+block                blocked                                                    given back             held
+confirm_cancel       cancelled                                                  counts                 held
+postpone_unknown     scheduled; dead after the grace period                     given back             held
+end_lost_attempts    ready or scheduled, dead at max_attempts, cancelled        counts, and a crash    expired, or held
+===================  =========================================================  =====================  ==================
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Case, DateTimeField, Expression, F, Q, Value, When
+from django.db.models.functions import Coalesce
+
+from gnlqueue import backoff as backoffs
+from gnlqueue import payloads
+from gnlqueue.backoff import Backoff, seconds
+from gnlqueue.conf import settings
+from gnlqueue.dialects import Pairs
+from gnlqueue.dialects import now as clock
+from gnlqueue.exceptions import UnknownTask
+from gnlqueue.models import Job, JobAttempt, JobQuerySet, JobStatus, Status
+from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
+from gnlqueue.queue.transactions import retried
+from gnlqueue.registry import dotted, get_task
+
+LONGEST_ERROR = 20_000  # characters kept of a traceback
+LONGEST_REASON = 2_000  # characters kept in the job's last_error
+
+_ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
+_NO_LEASE: dict[str, Any] = {"lease_expires_at": None}
+_GIVEN_BACK: dict[str, Any] = {**_NO_LEASE, "attempts": F("attempts") - 1}
+
+
+def complete(claimed: ClaimedJob, result: Any = None, *, now: datetime | None = None) -> None:
+    """Record that the job is done, with its result (JSON).
+
+    A lease that expired, but on which nobody acted, still counts: the guard decides, not the clock.
+
+    Raises `PayloadError` when JSON cannot carry the result, `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    if result is not None:
+        payloads.encode(result, "result", limit=settings().MAX_PAYLOAD_BYTES)
+    if complete_many([(claimed, result)], now=now):
+        raise lost(claimed)
+
+
+def complete_many(done: Sequence[tuple[ClaimedJob, Any]], *, now: datetime | None = None) -> list[ClaimedJob]:
+    """Record that jobs of one database are done, in one transaction, and return those that were not held any more.
+
+    One whose outcome is stored already, under its token, counts as recorded: that is what a commit looks like whose
+    acknowledgement was lost.
+    """
+    if not done:
+        return []
+    using = database_of(*(claimed for claimed, _ in done))
+
+    def write() -> list[ClaimedJob]:
+        plain = [claimed for claimed, result in done if result is None]
+        changes = {"status": JobStatus.DONE, "finished_at": clock(now), "crashes": 0, "last_error": None, **_NO_LEASE}
+        # One statement needs no BEGIN and COMMIT around it.
+        with nullcontext() if len(plain) == len(done) else transaction.atomic(using=using):
+            written = _jobs(using).filter(held(*plain)).update(**changes) if plain else 0
+            for claimed, result in done:
+                if result is not None:
+                    written += _jobs(using).filter(held(claimed)).update(**changes, result=result)
+            return _unrecorded(done, using) if written < len(done) else []
+
+    return retried(using, write)
+
+
+def _unrecorded(done: Iterable[tuple[ClaimedJob, Any]], using: str) -> list[ClaimedJob]:
+    """Return the jobs that are not done under their holder's token, read in the transaction that wrote them."""
+    tokens = dict(
+        _jobs(using)
+        .with_status(JobStatus.DONE)
+        .filter(pk__in=[each.id for each, _ in done])
+        .values_list("id", "lease_token")
+    )
+    return [claimed for claimed, _ in done if tokens.get(claimed.id) != claimed.lease_token]
+
+
+def fail(
+    claimed: ClaimedJob,
+    reason: str | BaseException,
+    *,
+    backoff: Backoff | None = None,
+    after: timedelta | float | None = None,
+    final: bool = False,
+    now: datetime | None = None,
+) -> Job:
+    """Record that the attempt failed: the job is scheduled again, or dead once `max_attempts` are used up.
+
+    `reason` is a text or the exception, whose traceback is kept. The next attempt comes `after` a given delay, else
+    after the `backoff` given here, or the job's, or the task's (1 s, doubling, at most 60 s, less some jitter). With
+    `final` the job is dead at once. If somebody asked to cancel it meanwhile, it is cancelled instead.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    using = database_of(claimed)
+    dead = final or claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
+    if after is not None:
+        delay = timedelta(seconds=seconds(after, "after"))
+    else:
+        delay = (backoff or backoff_of(claimed)).delay(claimed.attempts)
+    status = JobStatus.DEAD if dead else JobStatus.SCHEDULED
+    changes: dict[str, Any] = {
+        "status": _unless_cancelled(status),
+        "finished_at": clock(now) if dead else _when_cancelled(now),
+        "crashes": 0,
+        "last_error": describe(reason),
+        **_NO_LEASE,
+    }
+    if not dead:
+        changes["run_at"] = clock(now, offset=delay)
+    _leave(claimed, changes, record=reason, now=now)
+    return _jobs(using).get(pk=claimed.id)
+
+
+def release(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
+    """Give the job back without counting the attempt; it is ready at once.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    if release_many([claimed], now=now):
+        raise lost(claimed)
+
+
+def release_many(claimed: Sequence[ClaimedJob], *, now: datetime | None = None) -> int:
+    """Give jobs of one database back without counting the attempts, and return how many were not held any more."""
+    if not claimed:
+        return 0
+    using = database_of(*claimed)
+    changes = {
+        "status": _unless_cancelled(JobStatus.READY),
+        "finished_at": _when_cancelled(now),
+        **_GIVEN_BACK,
+    }
+    return len(claimed) - retried(using, lambda: _jobs(using).filter(held(*claimed)).update(**changes))
+
+
+def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:
+    """Put the job to sleep until a time, or for a length of time, without counting the attempt.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    wakes = Value(until) if isinstance(until, datetime) else clock(now, offset=until)
+    _leave(claimed, {"status": JobStatus.SCHEDULED, "run_at": wakes, "crashes": 0, **_GIVEN_BACK})
+
+
+def block(claimed: ClaimedJob, reason: str) -> None:
+    """Let the job wait for a human, without counting the attempt; `reason` is `in_doubt` or `mismatch`.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    _leave(claimed, {"status": JobStatus.BLOCKED, "blocked_reason": reason, "crashes": 0, **_GIVEN_BACK})
+
+
+def confirm_cancel(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
+    """Record that the job stopped because somebody asked to cancel it.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    _leave(claimed, {"status": JobStatus.CANCELLED, "finished_at": clock(now), "crashes": 0, **_NO_LEASE})
+
+
+def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta, now: datetime | None = None) -> bool:
+    """Schedule a job again whose task this process does not know, uncounted; dead once `grace` has passed.
+
+    During a rolling deploy old workers meet new tasks; the new workers will know them. Returns whether it is dead.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    since = claimed.unknown_since
+    dead = since is not None and claimed.last_attempted_at - since > grace
+    error = f"No worker has known the task {claimed.task_name!r}" + (
+        f" since {since:%Y-%m-%d %H:%M:%S} UTC." if since else "."
+    )
+    changes: dict[str, Any] = {
+        "last_error": error,
+        "unknown_since": Coalesce("unknown_since", clock(now)),
+        **_GIVEN_BACK,
+    }
+    if dead:
+        _leave(claimed, {**changes, "status": JobStatus.DEAD, "finished_at": clock(now)}, record=error, now=now)
+    else:
+        changes |= {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)}
+        _leave(claimed, changes)
+    return dead
+
+
+def end_lost_attempts(lost_rows: JobQuerySet, guard: JobQuerySet, *, using: str, now: datetime | None = None) -> int:
+    """End attempts whose worker is gone, inside the caller's transaction; return how many.
+
+    `lost_rows` says which (and locks them where rows can be locked); `guard` is the condition that the UPDATE carries
+    once more. Attempts left: the job goes back, at once after its first crash, later with backoff. None left: dead.
+    Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`.
+    """
+    ended = 0
+    for job in lost_rows.only(*_LOST_COLUMNS):
+        crashes = job.crashes + 1
+        if job.cancel_requested_at is not None:
+            changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
+        elif job.attempts >= max_attempts(job.task_name, job.max_attempts):
+            changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
+        elif crashes == 1:
+            changes = {"status": JobStatus.READY}
+        else:
+            delay = backoffs.DEFAULT.delay(crashes - 1)
+            changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)}
+        error = f"The worker {job.worker_id} died or lost contact while it held the job."
+        changes |= {"crashes": crashes, "last_error": error, **_NO_LEASE}
+        if guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes):
+            _record_attempt(job, error, using=using, now=now)
+            ended += 1
+    return ended
+
+
+_LOST_COLUMNS = (
+    "id", "task_name", "attempts", "max_attempts", "crashes", "cancel_requested_at", "lease_token", "worker_id",
+    "last_attempted_at",
+)  # fmt: skip
+
+
+def give_up_lost(claimed: Sequence[tuple[int, int]], *, using: str) -> int:
+    """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
+
+    `claimed` are (id, lease token) pairs, of jobs that had begun. Returns how many were still held.
+    """
+    if not claimed:
+        return 0
+    mine = Job.objects.using(using).filter(Q(status=Status(JobStatus.IN_PROGRESS)), Pairs(list(claimed))).order_by("id")
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            return end_lost_attempts(mine, mine, using=using)
+
+    return retried(using, write)
+
+
+def max_attempts(task_name: str, own: int | None) -> int:
+    """Return how many attempts a job has: its own number, else its task's, else the setting's."""
+    if own is not None:
+        return own
+    try:
+        of_task = get_task(task_name).options.max_attempts
+    except UnknownTask:
+        of_task = None
+    return of_task or settings().MAX_ATTEMPTS
+
+
+def backoff_of(claimed: ClaimedJob) -> Backoff:
+    """Return how the job backs off: as its enqueuer said, else as its task says, else 1 s doubling to 60 s."""
+    stored = (claimed.options or {}).get("backoff")
+    if stored is not None:
+        return Backoff(**stored)
+    try:
+        return get_task(claimed.task_name).options.backoff or backoffs.DEFAULT
+    except UnknownTask:
+        return backoffs.DEFAULT
+
+
+def describe(reason: str | BaseException) -> str:
+    """Return one line for `last_error`: a text as it is, an exception as `ClassName: message`."""
+    if isinstance(reason, BaseException):
+        reason = "".join(traceback.format_exception_only(reason)).strip()
+    return payloads.scrub(reason, LONGEST_REASON)
+
+
+def _jobs(using: str) -> JobQuerySet:
+    return Job.objects.using(using)
+
+
+def _unless_cancelled(status: JobStatus) -> Expression:
+    return Case(When(_ASKED_TO_CANCEL, then=Value(JobStatus.CANCELLED.value)), default=Value(status.value))
+
+
+def _when_cancelled(now: datetime | None) -> Expression:
+    return Case(When(_ASKED_TO_CANCEL, then=clock(now)), default=None, output_field=DateTimeField())
+
+
+def _leave(
+    claimed: ClaimedJob,
+    changes: dict[str, Any],
+    *,
+    record: str | BaseException | None = None,
+    now: datetime | None = None,
+) -> None:
+    """Make one guarded UPDATE, and in the same transaction the row of the failed attempt; raise when it is not held."""
+
+    using = database_of(claimed)
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            written = _jobs(using).filter(held(claimed)).update(**changes)
+            if written and record is not None:
+                _record_attempt(claimed, record, using=using, now=now)
+            return written
+
+    if not retried(using, write):
+        raise lost(claimed)
+
+
+def _record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using: str, now: datetime | None) -> None:
+    exception_class, error = "", reason if isinstance(reason, str) else ""
+    if isinstance(reason, BaseException):
+        exception_class = dotted(type(reason))[:200]
+        error = "".join(traceback.format_exception(reason))
+    attempt = JobAttempt(
+        job_id=job.id,
+        number=job.attempts,
+        lease_token=job.lease_token,
+        worker_id=job.worker_id or "",
+        started_at=job.last_attempted_at,
+        ended_at=clock(now),
+        exception_class=exception_class,
+        error=payloads.scrub(error, LONGEST_ERROR),
+    )
+    attempt.save(using=using, force_insert=True)

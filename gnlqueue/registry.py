@@ -1,0 +1,399 @@
+"""Tasks: the functions that jobs run, and the names they are found by.
+
+A job's row carries a name, never code; a worker looks the name up here. Apps' `tasks.py` are imported when the app
+registry is ready, which registers what `@task` decorates.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from gnlqueue.backoff import Backoff, seconds
+from gnlqueue.conf import suggestion
+from gnlqueue.exceptions import DuplicateTask, InvalidTask, UnknownTask
+
+if TYPE_CHECKING:
+    from gnlqueue.durable.context import JobContext
+    from gnlqueue.models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+LONGEST_NAME = 200
+PRIORITIES = range(-100, 101)
+MOST_ATTEMPTS = 1000
+
+#: Lower case only, because "emails" and "Emails" would be one queue to MariaDB's collations and two to PostgreSQL.
+QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_.\-]{0,63}")
+
+_tasks: dict[str, Task[..., Any]] = {}
+_aliases: dict[str, str] = {}
+
+
+def check_queue_name(queue_name: str) -> str:
+    """Return the name, or raise `InvalidTask` when it cannot name a queue."""
+    if not isinstance(queue_name, str) or not QUEUE_NAME.fullmatch(queue_name):
+        raise InvalidTask(
+            f"{queue_name!r} is not a queue name: use 1 to 64 lower-case letters, digits, '_', '-' and '.', "
+            "the first a letter or digit."
+        )
+    return queue_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a task, or one call of it, says about its jobs.
+
+    `timeout` is seconds of one attempt; `retry_for` and `give_up_on` are exception classes: with `retry_for` only
+    those are retried, `give_up_on` never are. The rest belongs to one call: `run_after` (the earliest start, an aware
+    datetime or a timedelta from now), `idempotency_key`, and `database` (an alias).
+
+    Raises `InvalidTask` for a value that could not be kept.
+    """
+
+    queue_name: str = "default"
+    priority: int = 0
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout: float | None = None
+    retry_for: tuple[type[BaseException], ...] = ()
+    give_up_on: tuple[type[BaseException], ...] = ()
+    run_after: datetime | timedelta | None = None
+    idempotency_key: str | None = None
+    database: str | None = None
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.queue_name)
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int) or self.priority not in PRIORITIES:
+            raise InvalidTask(f"priority is a whole number from -100 to 100 (higher first), not {self.priority!r}.")
+        if self.max_attempts is not None and (
+            isinstance(self.max_attempts, bool)
+            or not isinstance(self.max_attempts, int)
+            or not 1 <= self.max_attempts <= MOST_ATTEMPTS
+        ):
+            raise InvalidTask(f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}.")
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise InvalidTask(f"backoff is a gnlqueue.Backoff, not {self.backoff!r}.")
+        if self.timeout is not None:
+            try:
+                object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
+            except ValueError as error:
+                raise InvalidTask(str(error)) from None
+            if not self.timeout:
+                raise InvalidTask("timeout must be more than 0 seconds; leave it out for none.")
+        for name in ("retry_for", "give_up_on"):
+            classes = getattr(self, name)
+            classes = tuple(classes) if isinstance(classes, Iterable) else (classes,)
+            if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+                raise InvalidTask(f"{name} is a tuple of exception classes, not {classes!r}.")
+            object.__setattr__(self, name, classes)
+        after = self.run_after
+        if isinstance(after, datetime):
+            if after.utcoffset() is None:
+                raise InvalidTask(
+                    f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta."
+                )
+        elif after is not None:
+            if not isinstance(after, timedelta):
+                raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
+            try:
+                seconds(max(after, timedelta()), "run_after")
+            except ValueError as error:
+                raise InvalidTask(str(error)) from None
+        key = self.idempotency_key
+        if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or "\0" in key):
+            raise InvalidTask(f"idempotency_key is a text of 1 to {LONGEST_NAME} characters, not {key!r:.220}.")
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options that `@task` takes; see `Options`."""
+
+    queue_name: str
+    priority: int
+    max_attempts: int | None
+    backoff: Backoff | None
+    timeout: timedelta | float | None
+    retry_for: type[BaseException] | Iterable[type[BaseException]]
+    give_up_on: type[BaseException] | Iterable[type[BaseException]]
+
+
+class CallOptions(TaskOptions, total=False):
+    """The options that `.using()` takes; see `Options`."""
+
+    run_after: datetime | timedelta | None
+    idempotency_key: str | None
+    database: str | None
+
+
+TASK_OPTIONS = frozenset(TaskOptions.__annotations__)
+CALL_OPTIONS = frozenset(CallOptions.__annotations__)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A task with its arguments, as a value: for `enqueue_many`, schedules and assertions in tests."""
+
+    task: Task[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def enqueue(self) -> Job:
+        """Enqueue it; see `Task.enqueue`."""
+        return _enqueueing().enqueue_call(self)
+
+
+@dataclass(frozen=True)
+class Task(Generic[P, R]):
+    """A registered function. Calling it just calls the function; `enqueue` makes a job of it.
+
+    `func` is `None` for an external task, which another project runs. The names of the attributes are those of
+    Django's own tasks.
+    """
+
+    name: str
+    func: Callable[..., Any] | None
+    takes_context: bool = False
+    options: Options = field(default_factory=Options)
+    #: What `using()` changed; it travels with the job, while the rest is looked up when the job runs.
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function()(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function here and now, from synchronous code, also when it is an `async def`."""
+        function = self._function()
+        return (async_to_sync(function) if self.is_async else function)(*args, **kwargs)
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function here and now, from asynchronous code, also when it is a plain `def`."""
+        function = self._function()
+        return await (function if self.is_async else sync_to_async(function))(*args, **kwargs)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """Return the task with these arguments as a value.
+
+        Raises `TypeError` when they do not fit the function's signature.
+        """
+        self.check_arguments(args, kwargs)
+        return Call(self, args, kwargs)
+
+    def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
+        """Return the task with other options; the arguments are those of `Options`.
+
+        Raises `InvalidTask` for an option that is unknown or out of range.
+        """
+        changed = _changed(self.options, options, CALL_OPTIONS)
+        return replace(
+            self, options=changed, overrides={**self.overrides, **{name: getattr(changed, name) for name in options}}
+        )
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Store a job that calls the function with these arguments, and return it.
+
+        Once this returns (and the surrounding transaction commits) the job is never lost.
+
+        Raises `TypeError` when the arguments do not fit the signature, `PayloadError` when JSON cannot carry them,
+        `IdempotencyConflict` when the key is another job's.
+        """
+        return self.bind(*args, **kwargs).enqueue()
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Do what `enqueue` does, from asynchronous code."""
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    @property
+    def module_path(self) -> str:
+        """The dotted path of the function, as in Django's own tasks."""
+        return self.name if self.func is None else f"{self.func.__module__}.{self.func.__qualname__}"
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the function is an `async def`."""
+        return inspect.iscoroutinefunction(self.func)
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` when the arguments do not fit the function; an external task takes any."""
+        if self._signature is None:
+            return
+        try:
+            self._signature.bind(*((None,) if self.takes_context else ()), *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
+
+    @cached_property
+    def _signature(self) -> inspect.Signature | None:
+        return None if self.func is None else inspect.signature(self.func)
+
+    def _function(self) -> Callable[..., Any]:
+        if self.func is None:
+            raise UnknownTask(f"{self.name!r} is an external task: another project has its function.")
+        return self.func
+
+
+def _changed(options: Options, given: Mapping[str, Any], allowed: frozenset[str]) -> Options:
+    for name in given:
+        if name in CALL_OPTIONS and name not in allowed:
+            raise InvalidTask(f"{name} belongs to one call: use .using({name}=…) where you enqueue.")
+        if name not in allowed:
+            raise InvalidTask(f"There is no option {name!r}{suggestion(name, allowed)}.")
+    return replace(options, **given)
+
+
+# The overloads let a type checker see through `takes_context`: the caller never passes the context itself.
+@overload
+def task(func: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    takes_context: Literal[True],
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    **options: Unpack[TaskOptions],
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], Task[P, R]]: ...
+@overload
+def task(
+    *, name: str | None = None, aliases: Iterable[str] = (), **options: Unpack[TaskOptions]
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    takes_context: bool = False,
+    **options: Unpack[TaskOptions],
+) -> Any:
+    """Make a task of a module-level function, with or without options.
+
+    `name` and `aliases` let the function move while jobs under its old name still wait; without `name` it is the
+    function's dotted path. The options are those of `Options`, without the ones that belong to one call. With
+    `takes_context=True` the function's first parameter, named `context`, receives the `JobContext`.
+
+    Raises `InvalidTask` or `DuplicateTask` at import, where the mistake is.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+        _check_function(function, takes_context)
+        made: Task[..., Any] = Task(
+            name=check_name(name or f"{function.__module__}.{function.__qualname__}"),
+            func=function,
+            takes_context=takes_context,
+            options=_changed(Options(), options, TASK_OPTIONS),
+        )
+        register(made, aliases)
+        return made
+
+    return decorate if func is None else decorate(func)
+
+
+def _check_function(function: Callable[..., Any], takes_context: bool) -> None:
+    if not inspect.isfunction(function):
+        raise InvalidTask(f"@task goes on a function, not on {function!r}.")
+    where = f"{function.__module__}.{function.__qualname__}"
+    if "<locals>" in function.__qualname__ or "<lambda>" in function.__qualname__:
+        raise InvalidTask(f"{where} is defined inside another function, where no worker can find it: move it out.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidTask(f"{where} is a generator: calling it would run nothing. Return a value instead of yielding.")
+    first = next(iter(inspect.signature(function).parameters), None)
+    if takes_context and first != "context":
+        raise InvalidTask(f"{where} has takes_context=True, so its first parameter must be named 'context'.")
+    if not takes_context and first == "context":
+        raise InvalidTask(f"{where} has a first parameter 'context': add takes_context=True, or rename it.")
+
+
+def dotted(kind: type[Any]) -> str:
+    """Return the dotted name of a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def check_name(name: str) -> str:
+    """Return the name, or raise `InvalidTask` when it cannot name a task."""
+    if not isinstance(name, str) or not re.fullmatch(rf"[\w.:\-]{{1,{LONGEST_NAME}}}", name):
+        raise InvalidTask(
+            f"{name!r:.220} is not a task name: use 1 to {LONGEST_NAME} letters, digits, '_', '-', '.' and ':'."
+        )
+    return name
+
+
+def register(made: Task[..., Any], aliases: Iterable[str] = ()) -> None:
+    """Add a task under its name and aliases. The same function again (a module reloaded) replaces the old one."""
+    for each in (made.name, *map(check_name, aliases)):
+        known = _tasks.get(_aliases.get(each, each))
+        if known is not None and known.module_path != made.module_path:
+            raise DuplicateTask(
+                f"The task name {each!r} is taken by {known.module_path}; {made.module_path} needs another name=."
+            )
+    _tasks[made.name] = made
+    for each in aliases:
+        _aliases[each] = made.name
+
+
+def external_task(name: str, **options: Unpack[CallOptions]) -> Task[..., Any]:
+    """Return a task that another project on the same database runs; the name is not looked up here.
+
+    Give its `queue_name`, so that only that project's workers claim it. Options are those of `Options`.
+    """
+    return Task(name=check_name(name), func=None).using(**options)
+
+
+def get_task(name: str) -> Task[..., Any]:
+    """Return the task registered under a name or an alias.
+
+    Raises `UnknownTask`, with the closest name there is.
+    """
+    try:
+        return _tasks[_aliases.get(name, name)]
+    except KeyError:
+        raise UnknownTask(
+            f"No task {name!r} is registered{suggestion(name, [*_tasks, *_aliases])}. Tasks are registered by importing "
+            "the tasks.py of each installed app; one that another project runs is an external_task()."
+        ) from None
+
+
+def registered() -> dict[str, Task[..., Any]]:
+    """Return all tasks by name, sorted."""
+    return dict(sorted(_tasks.items()))
+
+
+def enqueue(task: Task[P, Any] | str, *args: P.args, **kwargs: P.kwargs) -> Job:
+    """Store a job that runs `task` (a task, or the name of a registered one), and return it; see `Task.enqueue`."""
+    return _as_task(task).enqueue(*args, **kwargs)
+
+
+async def aenqueue(task: Task[P, Any] | str, *args: P.args, **kwargs: P.kwargs) -> Job:
+    """Do what `enqueue` does, from asynchronous code."""
+    return await _as_task(task).aenqueue(*args, **kwargs)
+
+
+def enqueue_many(calls: Iterable[Call]) -> list[int]:
+    """Store a job for each bound call, with one INSERT per batch, and return their ids in the same order.
+
+    All of them or none: the batches share one transaction. Use `task.bind(…)` to make the calls.
+    """
+    return _enqueueing().enqueue_calls(calls)
+
+
+def _as_task(task: Task[..., Any] | str) -> Task[..., Any]:
+    if isinstance(task, Task):
+        return task
+    if isinstance(task, str):
+        return get_task(task)
+    raise InvalidTask(
+        f"enqueue() takes a task or its name, not {task!r}. Is the function decorated with @gnlqueue.task?"
+    )
+
+
+def _enqueueing() -> Any:
+    """The one late import: models need the app registry, and tasks are declared before it is ready."""
+    from gnlqueue.queue import enqueueing
+
+    return enqueueing

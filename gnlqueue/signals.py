@@ -1,0 +1,43 @@
+"""Signals, all sent with `sender=Job`. Nothing is computed for a signal without receivers.
+
+================== ================================== ==================================================== ===========
+signal             arguments                          when                                                 transaction
+================== ================================== ==================================================== ===========
+job_enqueued       job                                in the process that enqueues, after the INSERT       the caller's
+job_started        job (a ClaimedJob)                 in the worker, right before the task is called       none
+job_attempt_failed job (a ClaimedJob), error          in the worker, once the failure is stored            none
+job_finished       job_id, task_name, status          once done, dead or cancelled is stored               none
+job_blocked        job_id, task_name, reason          once blocked is stored                               none
+job_resolved       job_id, entry                      once a human's answer is stored                      none
+================== ================================== ==================================================== ===========
+
+A receiver runs in the sender's thread and takes its time. What it raises is logged, never passed on: a receiver must
+not be able to lose a job.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.dispatch import Signal
+
+logger = logging.getLogger("gnlqueue")
+
+job_enqueued = Signal()
+job_started = Signal()
+job_attempt_failed = Signal()
+job_finished = Signal()
+job_blocked = Signal()
+job_resolved = Signal()
+
+
+def send(signal: Signal, **arguments: Any) -> None:
+    """Send `signal` with `sender=Job`, and log what a receiver raises."""
+    if not signal.receivers:
+        return
+    from gnlqueue.models import Job  # late: this module must be importable before the app registry is ready
+
+    for receiver, answer in signal.send_robust(sender=Job, **arguments):
+        if isinstance(answer, Exception):
+            logger.error("The signal receiver %r raised; its signal is lost.", receiver, exc_info=answer)
