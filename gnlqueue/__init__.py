@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gnlqueue.backoff import Backoff
 from gnlqueue.exceptions import (
     AlreadyResolved,
+    DatabaseNotReady,
     DuplicateTask,
     EnqueuedOutsideTransaction,
     GiveUp,
@@ -71,6 +72,7 @@ __all__ = [
     "Backoff",
     "Call",
     "ClaimedJob",
+    "DatabaseNotReady",
     "DuplicateTask",
     "EnqueuedOutsideTransaction",
     "GiveUp",

@@ -12,6 +12,7 @@ class GnlqueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from gnlqueue import checks  # noqa: F401  importing registers them
+        from gnlqueue import checks, inline  # noqa: F401  importing registers the checks
 
         autodiscover_modules("tasks")
+        inline.install()

@@ -15,7 +15,8 @@ What callers catch::
     ├── StepFailed             a durable step failed, with a known outcome
     ├── JournalMismatch        the journal holds another step under this key
     ├── AlreadyResolved        somebody else decided first
-    └── WrongStatus            the verb does not apply to a job in this status
+    ├── WrongStatus            the verb does not apply to a job in this status
+    └── DatabaseNotReady       the queue's tables are missing
 
 What a task may raise to decide for itself::
 
@@ -95,6 +96,10 @@ class AlreadyResolved(GnlqueueError):
 
 class WrongStatus(GnlqueueError):
     """The verb does not apply to a job in this status; nothing was changed."""
+
+
+class DatabaseNotReady(GnlqueueError):
+    """The database has not been migrated."""
 
 
 class EnqueuedOutsideTransaction(UserWarning):

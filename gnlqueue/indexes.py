@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -20,11 +21,13 @@ class PartialIndex(Index):
         self.where = where
         self.instead = instead
 
-    def deconstruct(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         path, args, kwargs = super().deconstruct()
         return path, args, {**kwargs, "where": self.where, "instead": self.instead}
 
-    def create_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kwargs: Any):
+    def create_sql(
+        self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kwargs: Any
+    ) -> Any:
         if schema_editor.connection.features.supports_partial_indexes:
             plain = Index(fields=self.fields_with_order, name=self.name, condition=self.where)
         else:

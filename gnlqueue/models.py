@@ -36,8 +36,8 @@ class Status(models.Value):
     def __init__(self, status: JobStatus) -> None:
         super().__init__(status.value, output_field=models.CharField())
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
-        return f"'{self.value}'", []
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        return f"'{self.value}'", ()
 
 
 class JobQuerySet(models.QuerySet["Job"]):

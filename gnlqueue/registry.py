@@ -19,6 +19,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import suggestion
 from gnlqueue.exceptions import DuplicateTask, InvalidTask, UnknownTask
+from gnlqueue.payloads import scrub
 
 if TYPE_CHECKING:
     from gnlqueue.durable.context import JobContext
@@ -109,8 +110,13 @@ class Options:
             except ValueError as error:
                 raise InvalidTask(str(error)) from None
         key = self.idempotency_key
-        if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or "\0" in key):
-            raise InvalidTask(f"idempotency_key is a text of 1 to {LONGEST_NAME} characters, not {key!r:.220}.")
+        if key is not None and (
+            not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or key != scrub(key, LONGEST_NAME)
+        ):
+            raise InvalidTask(
+                f"idempotency_key is a text of 1 to {LONGEST_NAME} characters, without NUL and lone surrogates, not "
+                f"{key!r:.220}."
+            )
 
 
 class TaskOptions(TypedDict, total=False):
@@ -147,7 +153,8 @@ class Call:
 
     def enqueue(self) -> Job:
         """Enqueue it; see `Task.enqueue`."""
-        return _enqueueing().enqueue_call(self)
+        job: Job = _enqueueing().enqueue_call(self)
+        return job
 
 
 @dataclass(frozen=True)
@@ -354,8 +361,8 @@ def get_task(name: str) -> Task[..., Any]:
         return _tasks[_aliases.get(name, name)]
     except KeyError:
         raise UnknownTask(
-            f"No task {name!r} is registered{suggestion(name, [*_tasks, *_aliases])}. Tasks are registered by importing "
-            "the tasks.py of each installed app; one that another project runs is an external_task()."
+            f"No task {name!r} is registered{suggestion(name, [*_tasks, *_aliases])}. Tasks are registered by "
+            "importing the tasks.py of each installed app; one that another project runs is an external_task()."
         ) from None
 
 
@@ -379,7 +386,8 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
 
     All of them or none: the batches share one transaction. Use `task.bind(…)` to make the calls.
     """
-    return _enqueueing().enqueue_calls(calls)
+    ids: list[int] = _enqueueing().enqueue_calls(calls)
+    return ids
 
 
 def _as_task(task: Task[..., Any] | str) -> Task[..., Any]:

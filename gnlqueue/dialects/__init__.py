@@ -60,8 +60,8 @@ class DatabaseNow(Expression):
         super().__init__()
         self.offset = offset
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
-        return for_vendor(connection.vendor).now(self.offset), []
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        return for_vendor(connection.vendor).now(self.offset), ()
 
 
 def now(at: datetime | None = None, *, offset: timedelta = timedelta()) -> Expression | Value:
@@ -79,8 +79,9 @@ class Pairs(Expression):
         super().__init__()
         self.pairs = pairs
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
-        return for_vendor(connection.vendor).pairs(self.pairs)
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        sql, params = for_vendor(connection.vendor).pairs(self.pairs)
+        return sql, tuple(params)
 
 
 __all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Pairs", "for_vendor", "now", "of"]

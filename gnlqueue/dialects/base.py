@@ -70,9 +70,13 @@ class Dialect(ABC):
     def is_transient(self, error: DatabaseError) -> bool:
         """Tell whether the same transaction may well succeed when it is run again (deadlock, lock wait)."""
 
+    def is_hopeless(self, error: Exception) -> bool:
+        """Tell whether the database will not come back by itself, however long one waits."""
+        return False
+
     @abstractmethod
     def dedicated_options(self, timeout: float) -> dict[str, Any]:
-        """Return the connection options for a connection of our own, whose network waits end after `timeout` seconds."""
+        """Return the options of a connection of our own, whose network waits end after `timeout` seconds."""
 
     def supports_returning(self, connection: BaseDatabaseWrapper) -> bool:
         """Tell whether INSERT … RETURNING works on this server."""

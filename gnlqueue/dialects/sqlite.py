@@ -26,6 +26,9 @@ class SQLiteDialect(Dialect):
     def is_transient(self, error: DatabaseError) -> bool:
         return "locked" in str(error)
 
+    def is_hopeless(self, error: Exception) -> bool:
+        return "readonly database" in str(error) or "unable to open" in str(error)
+
     def dedicated_options(self, timeout: float) -> dict[str, Any]:
         return {}
 

@@ -7,6 +7,7 @@ MariaDB locks what it sorts.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import lru_cache
 
 from django.db import connections, transaction
@@ -42,6 +43,8 @@ def compiled(alias: str, queue_name: str, limit: int) -> Candidates:
 @lru_cache(maxsize=1000)
 def _template(alias: str, vendor: str, limit: int) -> Candidates:
     rows = candidates(alias, _ANY_QUEUE).values_list("id", "crashes", "priority", "run_at")[:limit]
-    with transaction.atomic(using=alias):  # Django compiles a locking SELECT only inside a transaction
+    # Django compiles a locking SELECT only inside a transaction. SQLite has none, and there BEGIN may wait for a lock.
+    locks = connections[alias].features.has_select_for_update
+    with transaction.atomic(using=alias) if locks else nullcontext():
         sql, params = rows.query.get_compiler(using=alias).as_sql()
     return Candidates(sql, tuple(params))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ from gnlqueue.dialects import Pairs
 from gnlqueue.dialects.base import ClaimedRow
 from gnlqueue.exceptions import GnlqueueError, JobNotFound, LeaseLost
 from gnlqueue.models import Job, JobStatus, Status
+
+#: A job's id and the lease token under which it is held.
+Pair = tuple[int, int]
 
 
 class ClaimedJob(NamedTuple):
@@ -45,6 +49,11 @@ class ClaimedJob(NamedTuple):
         return cls._make((*row, database))
 
     @property
+    def pair(self) -> Pair:
+        """The job's id and lease token."""
+        return self.id, self.lease_token
+
+    @property
     def run_id(self) -> str:
         """The id of the job's durable run."""
         return f"job:{self.id}"
@@ -63,7 +72,12 @@ def database_of(*claimed: ClaimedJob) -> str:
 
 def held(*claimed: ClaimedJob) -> Q:
     """Return the guard: the rows that are in progress under these tokens. Nothing else may write for a holder."""
-    return Q(status=Status(JobStatus.IN_PROGRESS)) & Q(Pairs([(each.id, each.lease_token) for each in claimed]))
+    return held_pairs([each.pair for each in claimed])
+
+
+def held_pairs(pairs: Sequence[Pair]) -> Q:
+    """Return the guard for holders that are known by (id, lease token) only."""
+    return Q(status=Status(JobStatus.IN_PROGRESS)) & Q(Pairs(list(pairs)))
 
 
 def lost(claimed: ClaimedJob) -> GnlqueueError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import IntegrityError, connections, transaction
 
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.backoff import Backoff
@@ -70,8 +71,10 @@ def enqueue(
     second inserter waits for the first one's transaction.
 
     Raises `InvalidTask` for an option out of range, `PayloadError` for arguments that JSON cannot carry,
-    `IdempotencyConflict` when the key's job has another task or other arguments.
+    `IdempotencyConflict` when the key's job has another task or other arguments, `TypeError` when `args` is a text.
     """
+    if isinstance(args, str | bytes):
+        raise TypeError(f"args is a list or a tuple, not {args!r:.100}; a single argument is [{args!r:.100}].")
     said = Options(
         queue_name=queue_name,
         priority=priority,
@@ -165,7 +168,7 @@ def _insert(new: NewJob, alias: str, now: datetime | None) -> Job:
     rows = _insert_unless_taken(new, alias, now)
     if rows:
         return _job(new, alias, rows[0])
-    return _of_same_key(new, alias)
+    return _of_same_key(new, alias, now)
 
 
 def _insert_all(new: list[NewJob], alias: str) -> list[int]:
@@ -178,13 +181,17 @@ def _insert_all(new: list[NewJob], alias: str) -> list[int]:
             places = plain[start : start + BATCH]
             rows = _execute_insert([new[place] for place in places], alias, None)
             ids.update(zip(places, sorted(row[0] for row in rows), strict=True))  # RETURNING has no order
+        made = set(plain)
         for place, each in enumerate(new):
             if each.key_hash is not None:
-                ids[place] = _insert(each, alias, None).pk
-        wakeups.announce(alias, new)
+                job = _insert(each, alias, None)
+                ids[place] = job.pk
+                if job.created:
+                    made.add(place)
+        wakeups.announce(alias, [new[place] for place in made])
     if signals.job_enqueued.receivers:
-        jobs = Job.objects.using(alias).in_bulk(ids.values())
-        for place in range(len(new)):
+        jobs = Job.objects.using(alias).in_bulk([ids[place] for place in made])
+        for place in sorted(made):
             signals.send(signals.job_enqueued, job=jobs[ids[place]])
     return [ids[place] for place in range(len(new))]
 
@@ -200,21 +207,16 @@ def _insert_unless_taken(new: NewJob, alias: str, now: datetime | None) -> list[
         if error.args[0] != _DUPLICATE_KEY:
             raise
         return []
-    except DatabaseError as error:
-        # A deadlock has rolled back the caller's transaction, not just our savepoint: let no one go on in it.
-        if connections[alias].in_atomic_block and dialects.of(alias).is_transient(error):
-            transaction.set_rollback(True, using=alias)
-        raise
 
 
-def _of_same_key(new: NewJob, alias: str) -> Job:
+def _of_same_key(new: NewJob, alias: str, now: datetime | None) -> Job:
     with transaction.atomic(using=alias):
         rows = Job.objects.using(alias).filter(key_hash=new.key_hash)
-        if connections[alias].vendor == "mysql":  # under REPEATABLE READ only a locking read sees the other's row
-            rows = rows.select_for_update()
         job = rows.first()
+        if job is None and connections[alias].vendor == "mysql":
+            job = _committed_meanwhile(new, alias)
     if job is None:  # pruned in between
-        return _insert(new, alias, None)
+        return _insert(new, alias, now)
     if job.task_name != new.task_name or not payloads.same([job.args, job.kwargs], [new.args, new.kwargs]):
         raise IdempotencyConflict(
             f"The idempotency key {new.said.idempotency_key!r} belongs to job {job.pk}, which runs {job.task_name} "
@@ -222,6 +224,13 @@ def _of_same_key(new: NewJob, alias: str) -> Job:
             "what makes the calls differ into the key."
         )
     return job
+
+
+def _committed_meanwhile(new: NewJob, alias: str) -> Job | None:
+    """Return the key's job, also one that the snapshot of a REPEATABLE READ transaction does not show yet."""
+    sql = f"SELECT * FROM {Job._meta.db_table} WHERE key_hash = %s LOCK IN SHARE MODE"
+    # Shared, as each that met the key holds such a lock already: two that asked for more would deadlock.
+    return next(iter(Job.objects.using(alias).raw(sql, [new.key_hash])), None)
 
 
 def _execute_insert(
@@ -245,7 +254,8 @@ def _execute_insert(
         json = dialect.json_placeholder
         values.append(f"(%s, %s, {json}, {json}, %s, %s, %s, {json}, %s, %s, {run_at}, {at}, 0, 0, 0)")
         params += [
-            each.task_name, each.said.queue_name, each.args_text, each.kwargs_text, each.said.priority, _status(each).value,
+            each.task_name, each.said.queue_name, each.args_text, each.kwargs_text, each.said.priority,
+            _status(each).value,
             each.max_attempts, None if each.options is None else payloads.encode(each.options, "options", limit=10**6),
             each.said.idempotency_key, each.key_hash, *run_at_params, *at_params,
         ]  # fmt: skip
@@ -266,7 +276,7 @@ def _status(new: NewJob) -> JobStatus:
 
 
 def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
-    """Return the inserted row as a `Job`, without reading it again; what the database did not return loads on access."""
+    """Return the inserted row as a `Job` without reading it again; what was not returned loads on access."""
     known = {
         **dict.fromkeys(_NULL_FIELDS),
         **dict.fromkeys(("attempts", "crashes", "lease_token"), 0),
@@ -301,10 +311,18 @@ def _warn_outside_transaction(alias: str) -> None:
     for other in connections.all(initialized_only=True):
         if other.alias != alias and in_own_transaction(other.alias):
             message = (
-                f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not on "
-                f"{alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "
+                f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not "
+                f"on {alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "
                 f"transaction.on_commit(…, using={other.alias!r}), or open atomic(using={alias!r}) too."
             )
             if settings().STRICT_TRANSACTIONS:
                 raise EnqueuedOutsideTransaction(message)
-            warnings.warn(message, EnqueuedOutsideTransaction, stacklevel=2)
+            warnings.warn(message, EnqueuedOutsideTransaction, stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """Return the `stacklevel` with which a warning names the line outside of this package that led to it."""
+    frame, levels = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("gnlqueue."):
+        frame, levels = frame.f_back, levels + 1
+    return levels

@@ -9,13 +9,10 @@ from django.db import connections, transaction
 
 from gnlqueue import dialects
 from gnlqueue.backoff import seconds
-from gnlqueue.dialects import Pairs
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import Job, JobStatus
-from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
+from gnlqueue.models import Job
+from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
 from gnlqueue.queue.transactions import retried
-
-Pair = tuple[int, int]  # job id, lease token
 
 
 def extend(claimed: ClaimedJob, lease: timedelta | float, *, now: datetime | None = None) -> ClaimedJob:
@@ -28,9 +25,8 @@ def extend(claimed: ClaimedJob, lease: timedelta | float, *, now: datetime | Non
     rows = Job.objects.using(using).filter(held(claimed))
     if not retried(using, lambda: rows.update(lease_expires_at=clock(now, offset=length))):
         raise lost(claimed)
-    return claimed._replace(
-        lease_expires_at=Job.objects.using(using).values_list("lease_expires_at", flat=True).get(pk=claimed.id)
-    )
+    job = Job.objects.using(using).only("lease_expires_at").get(pk=claimed.id)
+    return claimed._replace(lease_expires_at=job.lease_expires_at or claimed.lease_expires_at)
 
 
 def renew(pairs: Sequence[Pair], lease: timedelta, *, using: str) -> tuple[set[Pair], set[Pair]]:
@@ -44,7 +40,7 @@ def renew(pairs: Sequence[Pair], lease: timedelta, *, using: str) -> tuple[set[P
 
 
 def _renew(pairs: list[Pair], lease: timedelta, using: str) -> tuple[set[Pair], set[Pair]]:
-    mine = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(Pairs(pairs))
+    mine = Job.objects.using(using).filter(held_pairs(pairs))
     expires = clock(offset=lease)
     if not dialects.of(using).locks_rows:
         mine.update(lease_expires_at=expires)
@@ -62,5 +58,5 @@ def _renew(pairs: list[Pair], lease: timedelta, using: str) -> tuple[set[Pair], 
 def _lost(missing: Collection[Pair], using: str) -> set[Pair]:
     if not missing:
         return set()
-    held_still = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(Pairs(list(missing)))
+    held_still = Job.objects.using(using).filter(held_pairs(list(missing)))
     return set(missing) - set(held_still.values_list("id", "lease_token"))

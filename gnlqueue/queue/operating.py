@@ -16,6 +16,7 @@ from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.claimed import ClaimedJob
+from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.registry import check_queue_name
@@ -65,8 +66,8 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
 
     changed = retried(alias, write)
     found = get(id, using=alias)
-    if not changed and found.status in RETRYABLE + WAITING:  # it moved between the two statements
-        return found if found.status == JobStatus.CANCELLED else cancel(id, using=alias, now=now)
+    if not changed and found.status not in PRUNED:  # it moved between the two statements
+        return cancel(id, using=alias, now=now)
     return _expect(changed or found.status == JobStatus.CANCELLED, found, "cancelled", "it is finished")
 
 
@@ -220,13 +221,14 @@ def _prunable(rows: JobQuerySet, alias: str) -> JobQuerySet:
 
 def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
     with transaction.atomic(using=alias):
-        ids = list(rows.values_list("id", flat=True)[:size])
+        # Locked, so that no job is retried between the deletion of its journal and its own.
+        ids = list(locked(rows, alias).values_list("id", flat=True)[:size])
         if not ids:
             return 0
         entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[f"job:{id}" for id in ids])
         entries.delete()
         JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
-        jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=PRUNED + (JobStatus.DEAD,))
+        jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=(*PRUNED, JobStatus.DEAD))
         return jobs._raw_delete(alias)
 
 

@@ -32,8 +32,11 @@ def retried(alias: str, operation: Callable[[], T]) -> T:
     the caller, with the transaction marked for rollback.
     """
     if transaction.get_connection(alias).in_atomic_block:
-        with transaction.atomic(using=alias, savepoint=False):
+        try:
             return operation()
+        except DatabaseError:
+            transaction.set_rollback(True, using=alias)
+            raise
     for trial in range(TRIES):
         try:
             return operation()

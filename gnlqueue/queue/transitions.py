@@ -4,18 +4,19 @@ A holder's write carries the guard `held` (id, `in_progress`, lease token) in it
 it changed is the answer. No read comes before a write that trusts it. Whatever ends an ownership makes the guard match
 no row.
 
-===================  =========================================================  =====================  ==================
-verb                 to                                                         attempt                guard
-===================  =========================================================  =====================  ==================
-complete             done                                                       counts                 held
-fail                 scheduled, dead at max_attempts; cancelled if asked for    counts                 held
-release              ready; cancelled if asked for                              given back             held
-suspend              scheduled                                                  given back             held
-block                blocked                                                    given back             held
-confirm_cancel       cancelled                                                  counts                 held
-postpone_unknown     scheduled; dead after the grace period                     given back             held
-end_lost_attempts    ready or scheduled, dead at max_attempts, cancelled        counts, and a crash    expired, or held
-===================  =========================================================  =====================  ==================
+=================  ======================================================  ===================  =============
+verb               to                                                      attempt              guard
+=================  ======================================================  ===================  =============
+complete           done                                                    counts               held
+fail               scheduled, dead at max_attempts; cancelled if asked     counts               held
+release            ready; cancelled if asked                               given back           held
+suspend            scheduled                                               given back           held
+block              blocked                                                 given back           held
+confirm_cancel     cancelled                                               counts               held
+postpone_unknown   scheduled; dead after the grace period                  given back           held
+end_lost_attempts  ready or scheduled, dead at max_attempts, cancelled     counts, and a crash  expired, held
+end_overdue        scheduled, dead at max_attempts, cancelled              counts               held
+=================  ======================================================  ===================  =============
 """
 
 from __future__ import annotations
@@ -34,11 +35,10 @@ from gnlqueue import backoff as backoffs
 from gnlqueue import payloads
 from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import settings
-from gnlqueue.dialects import Pairs
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import UnknownTask
-from gnlqueue.models import Job, JobAttempt, JobQuerySet, JobStatus, Status
-from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
+from gnlqueue.models import Job, JobAttempt, JobQuerySet, JobStatus
+from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
 from gnlqueue.queue.transactions import retried
 from gnlqueue.registry import dotted, get_task
 
@@ -149,12 +149,19 @@ def release_many(claimed: Sequence[ClaimedJob], *, now: datetime | None = None) 
     if not claimed:
         return 0
     using = database_of(*claimed)
+    return len(claimed) - release_pairs([each.pair for each in claimed], using=using, now=now)
+
+
+def release_pairs(pairs: Sequence[Pair], *, using: str, now: datetime | None = None) -> int:
+    """Give back the jobs of some (id, lease token) pairs without counting the attempts, and return how many."""
+    if not pairs:
+        return 0
     changes = {
         "status": _unless_cancelled(JobStatus.READY),
         "finished_at": _when_cancelled(now),
         **_GIVEN_BACK,
     }
-    return len(claimed) - retried(using, lambda: _jobs(using).filter(held(*claimed)).update(**changes))
+    return retried(using, lambda: _jobs(using).filter(held_pairs(pairs)).update(**changes))
 
 
 def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:
@@ -217,43 +224,66 @@ def end_lost_attempts(lost_rows: JobQuerySet, guard: JobQuerySet, *, using: str,
     ended = 0
     for job in lost_rows.only(*_LOST_COLUMNS):
         crashes = job.crashes + 1
-        if job.cancel_requested_at is not None:
-            changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
-        elif job.attempts >= max_attempts(job.task_name, job.max_attempts):
-            changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
-        elif crashes == 1:
-            changes = {"status": JobStatus.READY}
-        else:
-            delay = backoffs.DEFAULT.delay(crashes - 1)
-            changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)}
         error = f"The worker {job.worker_id} died or lost contact while it held the job."
-        changes |= {"crashes": crashes, "last_error": error, **_NO_LEASE}
-        if guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes):
-            _record_attempt(job, error, using=using, now=now)
-            ended += 1
+        delay = timedelta() if crashes == 1 else backoffs.DEFAULT.delay(crashes - 1)
+        ended += _end_attempt(job, guard, error, crashes, delay, using, now)
     return ended
 
 
-_LOST_COLUMNS = (
-    "id", "task_name", "attempts", "max_attempts", "crashes", "cancel_requested_at", "lease_token", "worker_id",
-    "last_attempted_at",
-)  # fmt: skip
-
-
-def give_up_lost(claimed: Sequence[tuple[int, int]], *, using: str) -> int:
+def end_crashed(pairs: Sequence[Pair], *, using: str) -> int:
     """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
 
-    `claimed` are (id, lease token) pairs, of jobs that had begun. Returns how many were still held.
+    `pairs` are the (id, lease token) pairs of its jobs that had begun. Returns how many were still held.
     """
-    if not claimed:
+    if not pairs:
         return 0
-    mine = Job.objects.using(using).filter(Q(status=Status(JobStatus.IN_PROGRESS)), Pairs(list(claimed))).order_by("id")
+    mine = _jobs(using).filter(held_pairs(pairs)).order_by("id")
 
     def write() -> int:
         with transaction.atomic(using=using):
             return end_lost_attempts(mine, mine, using=using)
 
     return retried(using, write)
+
+
+def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:
+    """Fail the attempts of a worker process that was ended because of them; return how many were still held."""
+    if not pairs:
+        return 0
+    mine = _jobs(using).filter(held_pairs(pairs)).order_by("id")
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            return sum(
+                _end_attempt(job, mine, error, 0, backoffs.DEFAULT.delay(job.attempts), using, None)
+                for job in mine.only(*_LOST_COLUMNS)
+            )
+
+    return retried(using, write)
+
+
+def _end_attempt(
+    job: Job, guard: JobQuerySet, error: str, crashes: int, delay: timedelta, using: str, now: datetime | None
+) -> int:
+    if job.cancel_requested_at is not None:
+        changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
+    elif job.attempts >= max_attempts(job.task_name, job.max_attempts):
+        changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
+    elif delay:
+        changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)}
+    else:
+        changes = {"status": JobStatus.READY}
+    changes |= {"crashes": crashes, "last_error": error, **_NO_LEASE}
+    written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
+    if written:
+        _record_attempt(job, error, using=using, now=now)
+    return written
+
+
+_LOST_COLUMNS = (
+    "id", "task_name", "attempts", "max_attempts", "crashes", "cancel_requested_at", "lease_token", "worker_id",
+    "last_attempted_at",
+)  # fmt: skip
 
 
 def max_attempts(task_name: str, own: int | None) -> int:
@@ -329,7 +359,7 @@ def _record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using
         number=job.attempts,
         lease_token=job.lease_token,
         worker_id=job.worker_id or "",
-        started_at=job.last_attempted_at,
+        started_at=job.last_attempted_at or clock(now),
         ended_at=clock(now),
         exception_class=exception_class,
         error=payloads.scrub(error, LONGEST_ERROR),

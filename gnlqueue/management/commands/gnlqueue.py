@@ -1,0 +1,151 @@
+"""`manage.py gnlqueue`: look at the queue and act on jobs from a shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connections
+
+from gnlqueue import queue
+from gnlqueue.conf import settings
+from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker
+from gnlqueue.models import Job
+
+EXIT_SOME_FAILED = 1
+
+
+class Command(BaseCommand):
+    help = "Look at the queue, act on jobs, or run a worker."
+    requires_system_checks = []  # a look at the queue must work also where something else is wrong
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+        add_worker_arguments(commands.add_parser("worker", help="run jobs; the same as manage.py runworker"))
+        stats = self._subcommand(commands, "stats", "count the jobs")
+        stats.add_argument("--queue", help="of one queue only")
+        stats.add_argument("--json", action="store_true", help="as one JSON object")
+        dead = self._subcommand(commands, "dead", "list dead-lettered jobs, newest first")
+        dead.add_argument("--queue", help="of one queue only")
+        dead.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
+        dead.add_argument("--json", action="store_true", help="as one JSON object a line")
+        dead.add_argument(
+            "--traceback-of", type=int, metavar="ID", help="show the traceback of this job's last attempt"
+        )
+        retry = self._subcommand(commands, "retry", "make dead or cancelled jobs ready again")
+        retry.add_argument("ids", type=int, nargs="*", metavar="ID")
+        retry.add_argument("--all-dead", action="store_true", help="every dead job (of --queue)")
+        retry.add_argument("--queue", help="with --all-dead: of one queue only")
+        cancel = self._subcommand(commands, "cancel", "cancel jobs")
+        cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
+
+    def _subcommand(self, commands: Any, name: str, help: str) -> ArgumentParser:
+        parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
+        parser.add_argument("--database", help="alias of the queue's database")
+        return parser
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name = options["subcommand"]
+        alias = options.get("database")
+        if alias is not None and alias not in connections:
+            raise CommandError(f"DATABASES has no alias {alias!r}; it has {', '.join(connections)}.")
+        try:
+            status = getattr(self, f"_{name}")(options)
+        except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"The database did not answer as expected: {str(error).strip()}. Is it migrated (manage.py migrate)?"
+            ) from error
+        if status:
+            sys.exit(status)
+
+    def _worker(self, options: dict[str, Any]) -> int:
+        again = [sys.executable, *sys.orig_argv[1:]]
+        return run_worker(options, [word for word in again if word != "--reload"])
+
+    def _stats(self, options: dict[str, Any]) -> None:
+        counts = queue.stats(options["queue"], using=options["database"])
+        if options["json"]:
+            self.stdout.write(json.dumps(counts))
+            return
+        for name, count in counts.items():
+            line = f"{name:<12}{count:>12,}"
+            style = self.style.ERROR if count and name in {"dead", "blocked", "expired"} else str
+            self.stdout.write(self.style.SUCCESS(line) if name == "total" else style(line))
+
+    def _dead(self, options: dict[str, Any]) -> None:
+        if options["traceback_of"] is not None:
+            self._traceback(queue.get(options["traceback_of"], using=options["database"]))
+            return
+        jobs = queue.dead(options["queue"], options["limit"], using=options["database"])
+        for job in jobs:
+            if options["json"]:
+                self.stdout.write(json.dumps(self._as_json(job)))
+            else:
+                self.stdout.write(
+                    f"{self.style.ERROR(f'job {job.pk}')}  {job.task_name}({self._arguments(job)})  queue "
+                    f"{job.queue_name}, {job.attempts} attempts, {job.finished_at:%Y-%m-%d %H:%M:%S} UTC\n"
+                    f"    {job.last_error}"
+                )
+        if not options["json"]:
+            hint = "Again: manage.py gnlqueue retry ID. Why: manage.py gnlqueue dead --traceback-of ID."
+            self.stdout.write(hint if jobs else self.style.SUCCESS("No dead jobs."))
+
+    def _traceback(self, job: Job) -> None:
+        attempt = job.failed_attempts.order_by("-id").first()
+        if attempt is None:
+            raise CommandError(f"{job} has no failed attempt.")
+        self.stdout.write(
+            f"attempt {attempt.number} on {attempt.worker_id}, ended {attempt.ended_at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        self.stdout.write(attempt.error)
+
+    def _retry(self, options: dict[str, Any]) -> int:
+        ids = options["ids"]
+        if bool(ids) == options["all_dead"]:
+            raise CommandError("Name the jobs to retry, or say --all-dead.")
+        if options["all_dead"]:
+            ids = [job.pk for job in queue.dead(options["queue"], sys.maxsize, using=options["database"])]
+        return self._each(ids, queue.retry, "ready again", options)
+
+    def _cancel(self, options: dict[str, Any]) -> int:
+        return self._each(options["ids"], queue.cancel, "", options)
+
+    def _each(self, ids: list[int], verb: Any, done: str, options: dict[str, Any]) -> int:
+        refused = 0
+        for id in ids:
+            try:
+                job = verb(id, using=options["database"])
+            except GnlqueueError as error:
+                refused += 1
+                self.stderr.write(self.style.ERROR(str(error)))
+            else:
+                state = done or ("asked to stop" if job.cancel_requested_at else job.get_status_display().lower())
+                self.stdout.write(f"job {job.pk}  {job.task_name}: {state}")
+        return EXIT_SOME_FAILED if refused else 0
+
+    def _as_json(self, job: Job) -> dict[str, Any]:
+        return {
+            "id": job.pk,
+            "task_name": job.task_name,
+            "queue_name": job.queue_name,
+            "args": [] if settings().REDACT else job.args,
+            "kwargs": self._redacted(job),
+            "attempts": job.attempts,
+            "finished_at": job.finished_at and job.finished_at.isoformat(),
+            "last_error": job.last_error,
+        }
+
+    def _arguments(self, job: Job) -> str:
+        args = [repr(value) for value in job.args]
+        text = ", ".join([*args, *(f"{name}={value!r}" for name, value in self._redacted(job).items())])
+        return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
+
+    def _redacted(self, job: Job) -> dict[str, Any]:
+        return {name: "***" if name in settings().REDACT else value for name, value in job.kwargs.items()}

@@ -1,0 +1,173 @@
+"""`manage.py runworker`: run jobs until told to stop."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+from django.utils import autoreload
+
+from gnlqueue import __version__
+from gnlqueue.conf import settings
+from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.registry import check_queue_name, registered
+from gnlqueue.worker.console import logger, show_log
+from gnlqueue.worker.loop import Worker, served_queues
+from gnlqueue.worker.supervisor import EXIT_NOT_READY, Supervisor
+
+
+def queue_list(text: str) -> list[str]:
+    """Parse `default,billing` into queue names."""
+    names = [name.strip() for name in text.split(",")]
+    try:
+        return [check_queue_name(name) for name in names]
+    except GnlqueueError as error:
+        raise ArgumentTypeError(f"{error} Separate queues with commas: --queues default,billing.") from None
+
+
+def positive(kind: type[int] | type[float]) -> Any:
+    """Return a parser of numbers of `kind` above 0."""
+
+    def parse(text: str) -> int | float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = kind(0)
+        if not 0 < number < 1e9:
+            raise ArgumentTypeError(f"{text!r} is not a number above 0.")
+        return number
+
+    return parse
+
+
+def add_worker_arguments(parser: ArgumentParser) -> None:
+    """Add the flags of a worker, one for each argument of `Worker` and of `Supervisor`."""
+    add = parser.add_argument
+    add("--queues", type=queue_list, metavar="A,B", help="serve these (default: each that a task names, and default)")
+    add("--database", help="alias of the queue's database (default: GNLQUEUE['DATABASE'], else the router's)")
+    add("--processes", type=positive(int), default=1, metavar="N", help="worker processes (default: 1)")
+    add("--concurrency", type=positive(int), default=4, metavar="M", help="jobs at once in each (default: 4)")
+    add("--lease", type=positive(float), metavar="SECONDS", help="ownership without a heartbeat (LEASE_SECONDS: 60)")
+    add("--poll-interval", type=positive(float), default=0.2, metavar="SECONDS", help="first pause (default: 0.2)")
+    add(
+        "--max-poll-interval",
+        type=positive(float),
+        metavar="SECONDS",
+        help="longest pause when idle (default: 32 times that)",
+    )
+    add("--no-backoff", action="store_true", help="poll at --poll-interval also when idle")
+    add(
+        "--no-heartbeat",
+        action="store_true",
+        help="renew no leases; one process without supervisor (tests)",
+    )
+    add("--worker-id", metavar="ID", help="prefix of the workers' ids (default: the host's name)")
+    add("--shutdown-timeout", type=positive(float), metavar="SECONDS", help="for running jobs (default: 25)")
+    add("--drain", action="store_true", help="work off what is due, then stop")
+    add("--health-file", type=Path, metavar="PATH", help="touch this file at each beat that reached the database")
+    add("--reload", action="store_true", help="restart when code changes (development)")
+
+
+def run_worker(options: dict[str, Any], command: list[str]) -> int:
+    """Run what the flags say and return the exit status; `command` is how to start it again, for `--reload`."""
+    if options["reload"]:
+        return _run_reloading(command)
+    show_log()
+    worker: dict[str, Any] = {
+        "queues": options["queues"],
+        "database": options["database"],
+        "concurrency": options["concurrency"],
+        "lease": options["lease"],
+        "poll_interval": options["poll_interval"],
+        "max_poll_interval": options["max_poll_interval"],
+        "backoff": not options["no_backoff"],
+        "heartbeat": not options["no_heartbeat"],
+        "worker_id": options["worker_id"],
+        "drain": options["drain"],
+        "shutdown_timeout": options["shutdown_timeout"],
+    }
+    if options["database"] is not None and options["database"] not in connections:
+        raise CommandError(f"DATABASES has no alias {options['database']!r}; it has {', '.join(connections)}.")
+    _say_what_starts(options)
+    if not hasattr(os, "fork") or options["no_heartbeat"]:
+        return _run_single(worker)
+    return Supervisor(worker, options["processes"], options["health_file"]).run()
+
+
+def _run_single(options: dict[str, Any]) -> int:
+    """Run one worker in this process: where there is no fork (Windows), or without a heartbeat."""
+    worker = Worker(**options)
+    try:
+        worker.run()
+    except KeyboardInterrupt:
+        worker.stop()
+        worker.run()
+    except GnlqueueError as error:
+        logger.error("%s", error)
+        return EXIT_NOT_READY
+    return 0
+
+
+def _run_reloading(command: list[str]) -> int:
+    """Run the worker as a child of Django's autoreloader, and stop it whenever a file changes."""
+
+    def run() -> None:
+        worker = subprocess.Popen(command)
+
+        def stop(**_: Any) -> None:
+            worker.terminate()
+            worker.wait()
+
+        autoreload.file_changed.connect(stop, weak=False)
+        try:
+            worker.wait()
+        finally:
+            stop()
+
+    autoreload.run_with_reloader(run)
+    return 0
+
+
+def _say_what_starts(options: dict[str, Any]) -> None:
+    queues = served_queues(options["queues"])
+    alias = Worker(database=options["database"]).database
+    database = connections[alias]
+    place = database.settings_dict.get("HOST") or ("a file" if database.vendor == "sqlite" else "localhost")
+    lease = options["lease"] or settings().LEASE_SECONDS
+    logger.info("gnlqueue %s on %s, PID %d", __version__, platform.node(), os.getpid())
+    logger.info("database   %s: %s %s (%s)", alias, database.display_name, database.settings_dict["NAME"], place)
+    logger.info("queues     %s", ", ".join(queues))
+    logger.info(
+        "workers    %d, %d jobs at once each, lease %g s%s",
+        options["processes"],
+        options["concurrency"],
+        lease,
+        ", until nothing is due" if options["drain"] else "",
+    )
+    tasks = [f"{name} ({task.options.queue_name})" for name, task in registered().items()]
+    logger.info("tasks      %s", ", ".join(tasks) or "none: is the app with tasks.py in INSTALLED_APPS?")
+
+
+class Command(BaseCommand):
+    help = "Run background jobs until SIGTERM or Ctrl-C."
+    requires_system_checks = []  # a worker restarts often; `manage.py check --database …` is for deploys
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_worker_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        again = [sys.executable, *sys.orig_argv[1:]]
+        try:
+            status = run_worker(options, [word for word in again if word != "--reload"])
+        except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
+            raise CommandError(str(error)) from error
+        if status:
+            sys.exit(status)

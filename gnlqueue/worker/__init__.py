@@ -1,0 +1,19 @@
+"""Running jobs: `Worker` is one process's claim loop, `Supervisor` keeps several of them alive.
+
+====================  ==================================================================================
+module                its job
+====================  ==================================================================================
+table                 what a worker holds, in memory that its supervisor and heartbeat see
+executor              run one job and say what came of it
+pool                  the threads and the event loop that jobs run on
+timeouts              stop an attempt that runs too long
+outcomes              write what came of jobs, in groups
+heartbeat             renew leases; give back the jobs of a worker that died
+maintenance           promote, rescue and prune, each at its pace
+wakeup                be told of new jobs
+connection            a database connection of our own
+loop                  `Worker`: claim, run, write, wait
+supervisor            `Supervisor`: start, watch, replace and end the processes
+console               what people read
+====================  ==================================================================================
+"""

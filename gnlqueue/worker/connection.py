@@ -1,0 +1,82 @@
+"""A database connection of our own: outside Django's pool, READ COMMITTED, never waiting long on the network."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+
+from django.db import InterfaceError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
+
+from gnlqueue import dialects
+from gnlqueue.exceptions import DatabaseNotReady
+from gnlqueue.models import Job
+
+logger = logging.getLogger("gnlqueue.worker")
+
+#: What a broken connection raises; everything else is an error of ours or of the data.
+ConnectionProblem = (OperationalError, InterfaceError)
+
+
+@contextmanager
+def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
+    """Use a connection of its own for `alias` in this thread, and close it at the end.
+
+    `timeout` is how many seconds one network operation may take; it is below one heartbeat, so that a dead network is
+    noticed before a lease runs out.
+    """
+    settings = deepcopy(connections[alias].settings_dict)
+    options = settings.setdefault("OPTIONS", {})
+    options.pop("pool", None)  # a claimer that keeps a pooled connection starves a small pool
+    ours = dialects.of(alias).dedicated_options(timeout)
+    settings["OPTIONS"] = {**options, **ours}
+    settings["CONN_MAX_AGE"] = None
+    before = connections[alias]
+    connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, alias)
+    connections[alias] = connection
+    try:
+        yield connection
+    finally:
+        connection.close()
+        connections[alias] = before
+
+
+def require_tables(connection: BaseDatabaseWrapper) -> None:
+    """Raise `DatabaseNotReady` where the queue's tables are missing."""
+    if Job._meta.db_table not in connection.introspection.table_names():
+        raise DatabaseNotReady(
+            f"The database {connection.alias!r} has no table {Job._meta.db_table}. Create the queue's tables with "
+            f"`manage.py migrate --database {connection.alias}`, or name another database with --database or "
+            "GNLQUEUE['DATABASE']."
+        )
+
+
+class Outage:
+    """A database that cannot be reached: how long to wait before the next try, and saying it once.
+
+    Pauses grow to half a beat (seconds) at most, so that owners are back and renew before anybody rescues.
+    """
+
+    def __init__(self, beat: float) -> None:
+        self._longest = min(beat / 2, 5.0)
+        self._tries = 0
+        self._began = 0.0
+
+    def pause(self, error: BaseException) -> float:
+        """Note a failure; return the seconds to wait before the next try, with jitter."""
+        if self._tries == 0:
+            self._began = time.monotonic()
+            logger.error("The database cannot be reached; trying until it can: %s", str(error).strip())
+        self._tries += 1
+        return float(min(0.05 * 2 ** min(self._tries, 10), self._longest) * random.uniform(0.5, 1))
+
+    def over(self) -> None:
+        """Note a success, and say that the database is back if it was away."""
+        if self._tries:
+            logger.warning("The database is back after %.1f s.", time.monotonic() - self._began)
+        self._tries = 0

@@ -1,0 +1,170 @@
+"""Running one job, and saying what came of it. Nothing here touches the queue's tables."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import Enum
+from typing import Any, NamedTuple
+
+from gnlqueue import payloads, signals
+from gnlqueue.conf import settings
+from gnlqueue.durable.context import JobContext, _current
+from gnlqueue.exceptions import (
+    GiveUp,
+    JobCancelled,
+    JobInterrupt,
+    JobPreempted,
+    JobTimedOut,
+    PayloadError,
+    Retry,
+    UnknownTask,
+)
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.transitions import max_attempts
+from gnlqueue.registry import Task, dotted, get_task
+from gnlqueue.worker.timeouts import Timeouts
+
+logger = logging.getLogger("gnlqueue.worker")
+
+
+class Ending(Enum):
+    """What came of an attempt."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "lease lost"
+    UNKNOWN_TASK = "unknown task"
+
+
+class Outcome(NamedTuple):
+    """What came of an attempt, to be written under the guard. `seconds` is how long it ran."""
+
+    claimed: ClaimedJob
+    ending: Ending
+    seconds: float = 0.0
+    result: Any = None
+    error: BaseException | str | None = None
+    after: timedelta | float | None = None
+    final: bool = False
+
+
+def prepare(claimed: ClaimedJob) -> Task[..., Any] | Outcome:
+    """Return the job's task, or at once the outcome where it cannot be run."""
+    try:
+        task = get_task(claimed.task_name)
+    except UnknownTask:
+        return Outcome(claimed, Ending.UNKNOWN_TASK)
+    if claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts):
+        # Rescued by a process that did not know the task, and so could not know its limit.
+        return Outcome(claimed, Ending.FAILED, error="All attempts were used up by crashes.", final=True)
+    return task
+
+
+def run_sync(claimed: ClaimedJob, task: Task[..., Any], timeouts: Timeouts) -> Outcome:
+    """Run a job's task in this thread."""
+    began = time.monotonic()
+    context = JobContext(claimed)
+    timeout = timeout_of(claimed, task)
+    try:
+        with _inside(context):
+            if timeout is None:
+                result = task.call(*_arguments(task, context), **claimed.kwargs)
+            else:
+                try:
+                    timeouts.enter(claimed, timeout)
+                    result = task.call(*_arguments(task, context), **claimed.kwargs)
+                finally:
+                    timeouts.leave(claimed)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _raised(context, task, error, began)
+    return _returned(context, task, result, began)
+
+
+async def run_async(claimed: ClaimedJob, task: Task[..., Any]) -> Outcome:
+    """Run a job's `async def` task on this event loop."""
+    began = time.monotonic()
+    context = JobContext(claimed)
+    timeout = timeout_of(claimed, task)
+    try:
+        with _inside(context):
+            try:
+                async with asyncio.timeout(timeout) as limit:
+                    result = await task.acall(*_arguments(task, context), **claimed.kwargs)
+            except TimeoutError:
+                if limit.expired():
+                    raise JobTimedOut(f"It ran longer than {timeout:g} s.") from None
+                raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _raised(context, task, error, began)
+    return _returned(context, task, result, began)
+
+
+def timeout_of(claimed: ClaimedJob, task: Task[..., Any]) -> float | None:
+    """Return the seconds that one attempt may take: the job's own, else its task's; `None` for any."""
+    own = (claimed.options or {}).get("timeout")
+    return own if own is not None else task.options.timeout
+
+
+def _arguments(task: Task[..., Any], context: JobContext) -> list[Any]:
+    return [context, *context.claimed.args] if task.takes_context else context.claimed.args
+
+
+@contextmanager
+def _inside(context: JobContext) -> Iterator[None]:
+    if signals.job_started.receivers:
+        signals.send(signals.job_started, job=context.claimed)
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _returned(context: JobContext, task: Task[..., Any], result: Any, began: float) -> Outcome:
+    if context.interrupt is not None:  # a handler that caught it has not undone it
+        return _raised(context, task, context.interrupt, began)
+    claimed = context.claimed
+    if result is not None:
+        try:
+            payloads.encode(result, "result", limit=settings().MAX_PAYLOAD_BYTES)
+        except PayloadError as error:
+            # The work is done: running it again for its result would do it twice.
+            logger.warning(
+                "job %s (%s) is done, but its result was not stored: %s", claimed.id, claimed.task_name, error
+            )
+            result = None
+    return Outcome(claimed, Ending.DONE, time.monotonic() - began, result=result)
+
+
+def _raised(context: JobContext, task: Task[..., Any], error: BaseException, began: float) -> Outcome:
+    claimed, took = context.claimed, time.monotonic() - began
+    error = context.interrupt or error
+    if isinstance(error, JobCancelled):
+        return Outcome(claimed, Ending.CANCELLED, took)
+    if isinstance(error, JobPreempted):
+        return Outcome(claimed, Ending.PREEMPTED, took, error=error)
+    if isinstance(error, JobTimedOut) and not str(error):
+        error = JobTimedOut(f"It ran longer than {timeout_of(claimed, task):g} s.").with_traceback(error.__traceback__)
+    if isinstance(error, Retry):
+        return Outcome(claimed, Ending.FAILED, took, error=error, after=error.after)
+    final = isinstance(error, GiveUp) or (not isinstance(error, JobInterrupt) and _is_final(claimed, task, error))
+    return Outcome(claimed, Ending.FAILED, took, error=error, final=final)
+
+
+def _is_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> bool:
+    """Tell whether the exception's class rules out another attempt, by what the job, else its task, says."""
+    names = {dotted(kind) for kind in type(error).__mro__}
+    options = claimed.options or {}
+    give_up_on = options.get("give_up_on") or [dotted(kind) for kind in task.options.give_up_on]
+    retry_for = options.get("retry_for") or [dotted(kind) for kind in task.options.retry_for]
+    return not names.isdisjoint(give_up_on) or (bool(retry_for) and names.isdisjoint(retry_for))

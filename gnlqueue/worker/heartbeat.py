@@ -1,0 +1,174 @@
+"""Keeping alive what workers hold, and giving back what they held when they are gone.
+
+Every third of a lease a beat renews exactly the (id, token) pairs that the workers publish, in one statement. As a
+process of its own (`run_heartbeat_process`) it is deaf to what a task does to its worker's GIL; a `Worker` that runs
+embedded in somebody's program beats from a thread (`HeartbeatThread`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import WorkerProcess
+from gnlqueue.queue import leases, transitions
+from gnlqueue.queue.claimed import Pair
+from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated
+from gnlqueue.worker.table import Held, LeaseTable, Owner, Stage
+
+logger = logging.getLogger("gnlqueue.worker")
+
+BEATS_PER_LEASE = 3
+#: Seconds between two looks at the workers of a supervisor that was killed.
+ORPHAN_WATCH = 0.2
+#: What a job that is over its timeout and cannot be interrupted fails with.
+OVERDUE = "It ran longer than its timeout and could not be interrupted; its worker process was ended."
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """One beat over some workers' tables. `lease` is seconds; `health_file` is touched after each beat that worked."""
+
+    database: str
+    lease: float
+    tables: Sequence[LeaseTable]
+    health_file: Path | None = None
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two beats."""
+        return self.lease / BEATS_PER_LEASE
+
+    def beat(self) -> None:
+        """Renew what living workers hold, and note in their tables what was renewed and what is lost."""
+        alive = [table for table in self.tables if table.owner is Owner.ALIVE]
+        published = {held.pair: (table, held) for table in alive for held in table}
+        sent_at = time.monotonic()  # before the statement: the lease lasts at least from here
+        renewed, lost = leases.renew(list(published), timedelta(seconds=self.lease), using=self.database)
+        for pair in renewed:
+            table, held = published[pair]
+            table.confirm(held, sent_at)
+        for pair in lost:
+            table, held = published[pair]
+            table.mark_lost(held)
+        ids = [table.worker_id for table in alive]
+        WorkerProcess.objects.using(self.database).filter(worker_id__in=ids).update(heartbeat_at=clock())
+        if self.health_file is not None:
+            self.health_file.touch()
+
+    def give_back(self) -> None:
+        """Give back what workers held that are gone, and empty their tables."""
+        for table in self.tables:
+            if table.owner not in {Owner.CRASHED, Owner.ENDED}:
+                continue
+            held = list(table)
+            overdue = [each.pair for each in held if each.stage is Stage.OVERDUE]
+            begun = [each.pair for each in held if each.stage is Stage.BEGUN] if table.owner is Owner.CRASHED else []
+            rest = [each.pair for each in held if each.pair not in {*overdue, *begun}]
+            self._end(overdue, begun, rest)
+            if held:
+                _say_given_back(table, held, begun)
+            WorkerProcess.objects.using(self.database).filter(worker_id=table.worker_id).delete()
+            table.clear()
+
+    def _end(self, overdue: list[Pair], begun: list[Pair], rest: list[Pair]) -> None:
+        transitions.release_pairs(rest, using=self.database)
+        transitions.end_crashed(begun, using=self.database)
+        transitions.end_overdue(overdue, OVERDUE, using=self.database)
+
+
+def _say_given_back(table: LeaseTable, held: list[Held], begun: list[Pair]) -> None:
+    if begun:
+        logger.error(
+            "rescued    %d jobs of %s, which died; %d had begun: %s",
+            len(held),
+            table.worker_id,
+            len(begun),
+            ", ".join(f"job {id}" for id, _ in begun[:20]),
+        )
+    else:
+        logger.warning("released   %d jobs of %s, which ended", len(held), table.worker_id)
+
+
+class HeartbeatThread(threading.Thread):
+    """Beats for one worker in its own process. Its first beat comes a third of a lease after the start."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        super().__init__(name="gnlqueue-heartbeat", daemon=True)
+        self._heartbeat = heartbeat
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Beat until stopped."""
+        interval = self._heartbeat.interval
+        outage = Outage(interval)
+        wait = interval
+        while not self._stopped.wait(wait):
+            try:
+                with dedicated(self._heartbeat.database, interval):
+                    while not self._stopped.is_set():
+                        self._heartbeat.beat()
+                        outage.over()
+                        self._stopped.wait(interval)
+            except ConnectionProblem as error:
+                wait = outage.pause(error)
+
+    def stop(self) -> None:
+        """End the thread; waits for a beat that is under way."""
+        self._stopped.set()
+        self.join()
+
+
+def run_heartbeat_process(heartbeat: Heartbeat, wakes: int) -> None:
+    """Beat until no worker is left whose leases it keeps.
+
+    `wakes` is the reading end of a pipe: the supervisor writes a byte when a worker has ended, and closes it when all
+    have. It also closes when the supervisor is killed. Then the heartbeat sees for itself which workers still live:
+    they finish what they run, and need their leases until then.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # last to go: the supervisor says when
+    outage = Outage(heartbeat.interval)
+    supervised, next_beat = True, time.monotonic()
+    while True:
+        try:
+            with dedicated(heartbeat.database, heartbeat.interval):
+                while supervised or any(table.owner is not Owner.NONE for table in heartbeat.tables):
+                    if not supervised:
+                        _notice_deaths(heartbeat.tables)
+                    heartbeat.give_back()
+                    if time.monotonic() >= next_beat:
+                        heartbeat.beat()
+                        next_beat = time.monotonic() + heartbeat.interval
+                    outage.over()
+                    supervised = _wait(wakes, next_beat - time.monotonic(), supervised=supervised)
+                return
+        except ConnectionProblem as error:
+            time.sleep(outage.pause(error))
+
+
+def _wait(wakes: int, seconds: float, *, supervised: bool) -> bool:
+    """Wait for a word from the supervisor, or until the next beat is due; `False` once it closed the pipe."""
+    if not supervised:
+        time.sleep(max(min(seconds, ORPHAN_WATCH), 0))
+        return False
+    readable, _, _ = select.select([wakes], [], [], max(seconds, 0))
+    return not readable or os.read(wakes, 4096) != b""
+
+
+def _notice_deaths(tables: Sequence[LeaseTable]) -> None:
+    for table in tables:
+        if table.owner in {Owner.ALIVE, Owner.STOPPED}:
+            try:
+                os.kill(table.pid, 0)
+            except ProcessLookupError:
+                table.owner = Owner.CRASHED

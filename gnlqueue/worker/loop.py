@@ -1,0 +1,412 @@
+"""`Worker`: one process's claim loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue as queues_
+import random
+import secrets
+import socket
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import connections
+
+from gnlqueue import dialects, queue
+from gnlqueue.backoff import seconds
+from gnlqueue.conf import settings
+from gnlqueue.dialects import now as clock
+from gnlqueue.dialects.base import SUSPECT_CRASHES
+from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.models import Job, WorkerProcess
+from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.registry import Task, check_queue_name, registered
+from gnlqueue.worker import executor, outcomes, wakeup
+from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated, require_tables
+from gnlqueue.worker.executor import Outcome
+from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
+from gnlqueue.worker.maintenance import Maintenance
+from gnlqueue.worker.pool import Pool
+from gnlqueue.worker.table import LeaseTable, Owner, Stage
+from gnlqueue.worker.timeouts import Timeouts
+
+logger = logging.getLogger("gnlqueue.worker")
+
+MAX_PREFETCH = 100  # jobs claimed beyond the free slots
+SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
+PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
+GROUP_DELAY = 0.003  # seconds that an outcome waits for others while more are running
+LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
+POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
+
+_WAKE, _STOP = "wake", "stop"
+
+
+def new_worker_id() -> str:
+    """Return an id that no worker has had before, also in a container that restarts under the same name and pid."""
+    return f"{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def served_queues(queue_names: Sequence[str] | None) -> list[str]:
+    """Return the queues to serve: those asked for, else every queue that a registered task names, and `default`."""
+    if queue_names:
+        return list(dict.fromkeys(map(check_queue_name, queue_names)))
+    return sorted({"default", *(task.options.queue_name for task in registered().values())})
+
+
+class Worker:
+    """Claim jobs, run them, write what came of them.
+
+    1. Claims only as many jobs as there are free slots, and a few more while tasks are short.
+    2. Runs `def` tasks in threads and `async def` tasks on one event loop, `concurrency` of them at once.
+    3. Writes outcomes in groups; a slot is free only when its outcome is written.
+    4. Keeps what it holds alive by a heartbeat (a thread here, another process under `runworker`).
+    5. Promotes, rescues and prunes beside it.
+    6. Waits for a wakeup, a due job or the next poll, and polls ever less often while there is nothing to do.
+
+    `queues` are served in turn (default: every queue that a registered task names, and `default`); `lease`,
+    `poll_interval` and `max_poll_interval` (32 poll intervals) are seconds or timedeltas. `on_error(claimed, error)`
+    is called after a failure is recorded. With `drain` the worker stops when nothing is due.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        database: str | None = None,
+        concurrency: int = 4,
+        lease: timedelta | float | None = None,
+        poll_interval: timedelta | float = 0.2,
+        max_poll_interval: timedelta | float | None = None,
+        backoff: bool = True,
+        heartbeat: bool = True,
+        worker_id: str | None = None,
+        on_error: outcomes.ErrorHook | None = None,
+        drain: bool = False,
+        shutdown_timeout: timedelta | float | None = None,
+        table: LeaseTable | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency!r}.")
+        self.queues = served_queues(queues)
+        self.database = alias_of(database)
+        self.concurrency = concurrency
+        self.lease = seconds(settings().LEASE_SECONDS if lease is None else lease, "lease")
+        self.poll_interval = seconds(poll_interval, "poll_interval")
+        longest = self.poll_interval * POLLS_TO_LONGEST if max_poll_interval is None else max_poll_interval
+        self.max_poll_interval = seconds(longest, "max_poll_interval") if backoff else self.poll_interval
+        self.heartbeat = heartbeat
+        self.worker_id = worker_id or new_worker_id()
+        self.drain = drain
+        self.shutdown_timeout = seconds(
+            settings().SHUTDOWN_TIMEOUT_SECONDS if shutdown_timeout is None else shutdown_timeout, "shutdown_timeout"
+        )
+        self._on_error = on_error
+        self._supervised = table is not None
+        self._table = table or LeaseTable(concurrency + MAX_PREFETCH)
+        if not self._supervised:
+            self._table.assign(self.worker_id)
+        self._timeouts = Timeouts()
+        self._inbox: queues_.SimpleQueue[Outcome | str] = queues_.SimpleQueue()
+        self._pool = Pool(concurrency, self._table, self._timeouts, self._inbox.put)
+        self._held: dict[int, ClaimedJob] = {}
+        self._unwritten: list[Outcome] = []
+        self._recent: deque[float] = deque(maxlen=50)
+        self._delay = self.poll_interval
+        self._turn_of = 0
+        self._stop_by: float | None = None
+        self._claim_unknown = False
+        self._look_again = False
+        self._overdue: set[int] = set()
+        self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
+        self._maintenance = Maintenance(self.queues, database=self.database, beat=self.lease / BEATS_PER_LEASE)
+        self._still_wanted: Callable[[], bool] = lambda: True
+
+    # --- one job -----------------------------------------------------------------------------------------------------
+
+    def run_once(self) -> Job | None:
+        """Claim and run at most one job in this thread; return it as it then is, or `None` where there is none."""
+        for name in self.queues:
+            claimed = queue.claim(name, worker_id=self.worker_id, lease=self.lease, using=self.database)
+            if claimed is not None:
+                self._run_here(claimed)
+                return queue.get(claimed)
+        return None
+
+    def _run_here(self, claimed: ClaimedJob) -> None:
+        self._table.owner = Owner.ALIVE
+        self._table.hold(claimed)
+        beats = HeartbeatThread(Heartbeat(self.database, self.lease, [self._table])) if self.heartbeat else None
+        if beats is not None:
+            beats.start()
+        try:
+            task = executor.prepare(claimed)
+            self._table.advance(claimed, Stage.BEGUN)
+            outcome = task if isinstance(task, Outcome) else executor.run_sync(claimed, task, self._timeouts)
+            outcomes.write([outcome], self._on_error)
+        finally:
+            self._table.drop(claimed)
+            if beats is not None:
+                beats.stop()
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop claiming, finish what runs within the shutdown timeout, give back the rest. Safe in a signal handler."""
+        self._stop_by = time.monotonic() + (0 if at_once else self.shutdown_timeout)
+        self._inbox.put(_STOP)
+
+    def run(self, still_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Work until `stop()`, until `still_wanted` says no (asked at least once a second), or until all is drained.
+
+        A database that cannot be reached is waited for, for ever.
+        """
+        outage = Outage(self.lease / BEATS_PER_LEASE)
+        self._still_wanted = still_wanted
+        watch = wakeup.watcher(self.database, self.queues, lambda: self._inbox.put(_WAKE))
+        beats = None
+        if not self._supervised:
+            self._table.owner = Owner.ALIVE
+            if self.heartbeat:
+                beats = HeartbeatThread(Heartbeat(self.database, self.lease, [self._table]))
+                beats.start()
+        if watch is not None:
+            watch.start()
+        try:
+            while not self._finished():
+                try:
+                    with dedicated(self.database, self.lease / BEATS_PER_LEASE) as connection:
+                        require_tables(connection)
+                        self._register()
+                        while not self._finished():
+                            delay = self._turn()
+                            outage.over()
+                            self._wait(delay)
+                        self._write_outcomes()
+                except ConnectionProblem as error:
+                    if dialects.of(self.database).is_hopeless(error):
+                        raise
+                    self._maintenance.note_outage()
+                    self._wait(outage.pause(error))
+        finally:
+            self._pool.end()
+            if watch is not None:
+                watch.stop()
+            if beats is not None:
+                beats.stop()
+        self._leave()
+
+    def _turn(self) -> float:
+        """Write what is finished, then claim and start what fits; return how long to wait for news (seconds)."""
+        self._write_outcomes()
+        self._end_overdue()
+        if self._stop_by is not None:
+            self._give_back(self._pool.take_back())
+            if self._suspect is not None:
+                self._give_back([self._suspect[0]])
+                self._suspect = None
+            return self._stop_by - time.monotonic()
+        self._start_suspect()
+        idle = not self._held
+        self._give_back(self._pool.take_back(PREFETCH_PATIENCE))
+        self._maintenance.do_what_is_due(idle=idle)
+        asked = self._room()
+        claimed = self._claim(asked) if asked > 0 else []
+        self._start(claimed)
+        if claimed:
+            self._delay = self.poll_interval
+            return 0.0 if self._room() > 0 else self.max_poll_interval
+        return self._delay_of_an_empty_poll(asked)
+
+    def _wait(self, delay: float) -> None:
+        """Wait for news, and gather the outcomes that come in together."""
+        left = self._timeouts.seconds_left()
+        ends = time.monotonic() + max(min(delay, LONGEST_NAP if left is None else min(left, LONGEST_NAP)), 0)
+        while True:
+            try:
+                news = self._inbox.get(timeout=max(ends - time.monotonic(), 0))
+            except queues_.Empty:
+                break
+            if isinstance(news, Outcome):
+                self._unwritten.append(news)
+                # A lone outcome is written at once; one of many waits a moment for the others.
+                others = len(self._unwritten) < len(self._held)
+                ends = min(ends, time.monotonic() + GROUP_DELAY) if others else 0.0
+            elif news == _WAKE:
+                self._delay = self.poll_interval
+                self._look_again = True
+                ends = min(ends, time.monotonic())
+            else:
+                ends = 0.0
+        if not self._still_wanted() and self._stop_by is None:
+            logger.warning("stopping   the supervisor is gone")
+            self.stop()
+
+    def _finished(self) -> bool:
+        if self._stop_by is None:
+            return False
+        return self._held.keys() <= self._overdue or time.monotonic() >= self._stop_by
+
+    # --- claiming ----------------------------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        """Return how many jobs to claim: the free slots, and a prefetch while tasks are short."""
+        if any(claimed.crashes >= SUSPECT_CRASHES for claimed in self._held.values()):
+            return 0  # it runs with nothing else in this process
+        return self.concurrency + self._prefetch() - len(self._held)
+
+    def _prefetch(self) -> int:
+        if self.drain or len(self._recent) < self.concurrency:
+            return 0
+        median = statistics.median_low(self._recent)
+        if median >= SHORT_TASK:
+            return 0
+        return min(int(self.concurrency * PREFETCH_PATIENCE / 4 / max(median, 0.0001)), MAX_PREFETCH)
+
+    def _claim(self, limit: int) -> list[ClaimedJob]:
+        """Claim from the queues in turn, so that none starves behind another."""
+        if self._claim_unknown:
+            self._release_unheard()
+        batch: list[ClaimedJob] = []
+        for step in range(len(self.queues)):
+            name = self.queues[(self._turn_of + step) % len(self.queues)]
+            try:
+                batch += claiming.claim_ready(
+                    name, worker_id=self.worker_id, lease=self.lease, limit=limit - len(batch), using=self.database
+                )
+            except ConnectionProblem:
+                self._claim_unknown = True  # it may have been committed all the same
+                raise
+            finally:
+                for claimed in batch:
+                    if claimed.id not in self._held:
+                        self._hold(claimed)
+            if len(batch) >= limit:
+                break
+        self._turn_of += 1
+        return batch
+
+    def _hold(self, claimed: ClaimedJob) -> None:
+        self._held[claimed.id] = claimed
+        self._table.hold(claimed)
+
+    def _release_unheard(self) -> None:
+        """Give back what stands in our name in the table though we never heard of it."""
+        rows = Job.objects.using(self.database).with_status(Job.Status.IN_PROGRESS).filter(worker_id=self.worker_id)
+        known = {claimed.pair for claimed in self._held.values()}
+        unheard = [pair for pair in rows.values_list("id", "lease_token") if pair not in known]
+        transitions.release_pairs(unheard, using=self.database)
+        self._claim_unknown = False
+
+    def _start(self, batch: list[ClaimedJob]) -> None:
+        """Start what was claimed; what cannot begin now and must not wait goes back."""
+        free = self.concurrency - (len(self._held) - len(batch))
+        back = []
+        for place, claimed in enumerate(batch):
+            task = executor.prepare(claimed)
+            if isinstance(task, Outcome):
+                self._unwritten.append(task)
+            elif place >= free and self._is_last_attempt(claimed):
+                back.append(claimed)  # if this machine died now, it would be dead without ever having begun
+            elif claimed.crashes >= SUSPECT_CRASHES:
+                self._suspect = claimed, task
+            else:
+                self._pool.put(claimed, task)
+        self._give_back(back)
+        self._start_suspect()
+        self._write_outcomes()
+
+    def _start_suspect(self) -> None:
+        """Start a job that crashed its worker twice in a row, once nothing else is left in this process."""
+        if self._suspect is not None and len(self._held) == 1:
+            self._pool.put(*self._suspect)
+            self._suspect = None
+
+    def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
+        return claimed.attempts >= transitions.max_attempts(claimed.task_name, claimed.max_attempts)
+
+    def _delay_of_an_empty_poll(self, asked: int) -> float:
+        if self.drain and not self._held:
+            self.stop()
+            return 0.0
+        if self._look_again:  # a notification that was left out may be for a job committed after our look
+            self._look_again = False
+            return wakeups.WINDOW * 1.5
+        if asked <= 0:
+            return PREFETCH_PATIENCE  # an outcome will wake us earlier
+        delay = self._delay * random.uniform(0.9, 1)
+        self._delay = min(self._delay * 2, self.max_poll_interval)
+        if delay > self.poll_interval and not self._held:
+            due = claiming.seconds_until_due(self.queues, using=self.database)
+            delay = delay if due is None else min(delay, max(due, 0))
+        return delay
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _write_outcomes(self) -> None:
+        if not self._unwritten:
+            return
+        outcomes.write(self._unwritten, self._on_error)
+        for outcome in self._unwritten:
+            self._recent.append(outcome.seconds)
+            self._forget(outcome.claimed)
+        self._unwritten = []
+
+    def _give_back(self, back: list[ClaimedJob]) -> None:
+        transitions.release_many(back)
+        for claimed in back:
+            self._forget(claimed)
+
+    def _forget(self, claimed: ClaimedJob) -> None:
+        self._held.pop(claimed.id, None)
+        self._table.drop(claimed)
+
+    def _end_overdue(self) -> None:
+        """Stop attempts that are over their time; for one that cannot be stopped, end this process."""
+        for claimed in self._timeouts.interrupt_overdue():
+            if claimed.id not in self._overdue:
+                self._overdue.add(claimed.id)
+                self._table.advance(claimed, Stage.OVERDUE)
+                logger.error(
+                    "overdue    %s  job %d does not end; this worker ends because of it", claimed.task_name, claimed.id
+                )
+        if self._overdue and self._stop_by is None:
+            self.stop()
+
+    # --- coming and going --------------------------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        """Show this worker to people; the row is theirs, and no decision is taken from it."""
+        shown = {
+            "hostname": socket.gethostname()[:200],
+            "pid": os.getpid(),
+            "queues": self.queues,
+            "concurrency": self.concurrency,
+            "heartbeat_at": clock(),
+        }
+        WorkerProcess.objects.using(self.database).update_or_create(
+            worker_id=self.worker_id, defaults=shown, create_defaults={**shown, "started_at": clock()}
+        )
+
+    def _leave(self) -> None:
+        """Give back what still runs: embedded here, else by the heartbeat process once this process has ended."""
+        if self._held:
+            logger.warning("released   %d jobs that did not finish in time, uncounted", len(self._held))
+        if self._supervised:
+            return
+        try:
+            overdue = [claimed.pair for claimed in self._held.values() if claimed.id in self._overdue]
+            transitions.end_overdue(overdue, OVERDUE, using=self.database)
+            transitions.release_many(list(self._held.values()))  # the guard leaves out the overdue ones
+            WorkerProcess.objects.using(self.database).filter(worker_id=self.worker_id).delete()
+        except (*ConnectionProblem, GnlqueueError) as error:
+            logger.error("What this worker held could not be given back; its leases will run out. %s", error)
+        for claimed in list(self._held.values()):
+            self._forget(claimed)
+        connections.close_all()

@@ -1,0 +1,55 @@
+"""The queue's upkeep, done by every worker beside its claims: promote, rescue, prune, each at its own pace."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from gnlqueue.conf import settings
+from gnlqueue.queue import claiming, operating
+
+logger = logging.getLogger("gnlqueue.worker")
+
+PROMOTE_EVERY = 1.0  # seconds
+PRUNE_EVERY = 60.0  # seconds
+PRUNE_AT_ONCE = 5000  # jobs, so that claiming goes on in between
+
+
+class Maintenance:
+    """Promotes and rescues once a second, and prunes once a minute; `beat` is seconds between two heartbeats.
+
+    After an outage nothing is rescued for one beat: the owners of the leases that ran out meanwhile renew first.
+    """
+
+    def __init__(self, queue_names: Sequence[str], *, database: str, beat: float) -> None:
+        self._queue_names = queue_names
+        self._database = database
+        self._beat = beat
+        self._next_promotion = 0.0
+        self._next_prune = time.monotonic() + PRUNE_EVERY
+        self._no_rescue_before = 0.0
+
+    def note_outage(self) -> None:
+        """Hold rescues back until the database has been reached for one whole beat."""
+        self._no_rescue_before = float("inf")
+
+    def do_what_is_due(self, *, idle: bool) -> None:
+        """Do what is due; an idle worker promotes and rescues at each poll, as its claim would."""
+        now = time.monotonic()
+        if self._no_rescue_before == float("inf"):  # the first time that we are asked again: the database is back
+            self._no_rescue_before = now + self._beat
+        if idle or now >= self._next_promotion:
+            self._next_promotion = now + PROMOTE_EVERY
+            claiming.promote(self._queue_names, using=self._database)
+            if now >= self._no_rescue_before:
+                rescued = claiming.rescue(self._queue_names, using=self._database)
+                if rescued:
+                    logger.error("rescued    %d jobs whose leases ran out: their workers died or lost contact", rescued)
+        retention = settings().RETENTION_SECONDS
+        if retention is not None and now >= self._next_prune:
+            self._next_prune = now + PRUNE_EVERY
+            pruned = operating.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)
+            if pruned:
+                logger.info("pruned     %d finished jobs", pruned)

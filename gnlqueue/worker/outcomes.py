@@ -1,0 +1,161 @@
+"""Writing what came of jobs, in groups: the commit is what costs.
+
+A group is written as one; if the database refuses one of its values, each outcome is written by itself, and one that
+is refused even so is recorded without its result. Only a broken connection is raised to the caller, who keeps the
+outcomes and offers them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from django.db import DatabaseError
+
+from gnlqueue import signals
+from gnlqueue.backoff import Backoff
+from gnlqueue.conf import settings
+from gnlqueue.exceptions import JobNotFound, LeaseLost
+from gnlqueue.models import JobStatus
+from gnlqueue.queue import ClaimedJob, transitions
+from gnlqueue.worker.connection import ConnectionProblem
+from gnlqueue.worker.console import length
+from gnlqueue.worker.executor import Ending, Outcome
+
+logger = logging.getLogger("gnlqueue.worker")
+
+#: How a job of an unknown task comes back while a deploy rolls on.
+UNKNOWN_TASK_BACKOFF = Backoff(base=5, factor=2, cap=300)
+
+ErrorHook = Callable[[ClaimedJob, BaseException | str], None]
+
+
+def write(outcomes: Sequence[Outcome], on_error: ErrorHook | None = None) -> None:
+    """Write the outcomes, each under its guard, log a line for each, and send the signals.
+
+    Raises what a broken connection raises; then none, some or all are written, and writing them again is safe.
+    """
+    done = [outcome for outcome in outcomes if outcome.ending is Ending.DONE]
+    _write_done(done)
+    for outcome in outcomes:
+        if outcome.ending is not Ending.DONE:
+            _write_one(outcome, on_error)
+
+
+def _write_done(done: list[Outcome]) -> None:
+    try:
+        lost = transitions.complete_many([(outcome.claimed, outcome.result) for outcome in done])
+    except ConnectionProblem:
+        raise
+    except DatabaseError as error:
+        if len(done) > 1:
+            for outcome in done:
+                _write_done([outcome])
+        elif done[0].result is not None:
+            logger.warning("job %s is done, but the database refused its result: %s", done[0].claimed.id, error)
+            _write_done([done[0]._replace(result=None)])
+        else:
+            raise
+        return
+    gone = {claimed.pair for claimed in lost}
+    for outcome in done:
+        if outcome.claimed.pair in gone:
+            _report_lost(outcome, "the job is not held under its token any more")
+        else:
+            _report(outcome, logging.INFO, "done", "")
+            _finished(outcome.claimed, JobStatus.DONE)
+
+
+def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
+    claimed = outcome.claimed
+    try:
+        if outcome.ending is Ending.CANCELLED:
+            transitions.confirm_cancel(claimed)
+            _report(outcome, logging.WARNING, "cancelled", "")
+            _finished(claimed, JobStatus.CANCELLED)
+        elif outcome.ending is Ending.UNKNOWN_TASK:
+            _write_unknown(outcome)
+        elif outcome.ending is Ending.FAILED:
+            _write_failed(outcome, on_error)
+        else:
+            _report_lost(outcome, str(outcome.error))
+    except (LeaseLost, JobNotFound) as error:
+        _report_lost(outcome, str(error))
+
+
+def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
+    claimed, error = outcome.claimed, outcome.error or "failed"
+    job = transitions.fail(claimed, error, after=outcome.after, final=outcome.final)
+    number = f"attempt {claimed.attempts} of {transitions.max_attempts(claimed.task_name, claimed.max_attempts)}"
+    if job.status == JobStatus.SCHEDULED:
+        wait = job.run_at - claimed.last_attempted_at - timedelta(seconds=outcome.seconds)
+        _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(wait)}: {job.last_error}")
+    else:
+        _report(outcome, logging.ERROR, job.status, f"{number}: {job.last_error}")
+        _finished(claimed, JobStatus(job.status))
+    signals.send(signals.job_attempt_failed, job=claimed, error=error)
+    if on_error is not None:
+        try:
+            on_error(claimed, error)
+        except Exception:
+            logger.exception("on_error raised; the job's failure is recorded all the same.")
+
+
+def _write_unknown(outcome: Outcome) -> None:
+    claimed = outcome.claimed
+    grace = timedelta(seconds=settings().UNKNOWN_TASK_GRACE_SECONDS)
+    waited = 0.0
+    if claimed.unknown_since is not None:
+        waited = (claimed.last_attempted_at - claimed.unknown_since).total_seconds()
+    delay = UNKNOWN_TASK_BACKOFF.delay(1 + int(waited / UNKNOWN_TASK_BACKOFF.base).bit_length())
+    if transitions.postpone_unknown(claimed, delay=delay, grace=grace):
+        _report(outcome, logging.ERROR, "dead", f"no worker has known this task for {length(grace)}")
+        _finished(claimed, JobStatus.DEAD)
+    else:
+        hint = "no tasks.py of this process registers it; is the deploy complete?"
+        _report(outcome, logging.ERROR, "unknown", f"{hint} Next in {length(delay)}, uncounted")
+
+
+def _report(outcome: Outcome, level: int, word: str, rest: str) -> None:
+    if not logger.isEnabledFor(level):
+        return
+    claimed = outcome.claimed
+    waited = claimed.last_attempted_at - claimed.run_at
+    error = outcome.error if isinstance(outcome.error, BaseException) and outcome.error.__traceback__ else None
+    logger.log(
+        level,
+        "%-9s  %s  job %d  %s, waited %s%s",
+        word,
+        claimed.task_name,
+        claimed.id,
+        length(outcome.seconds),
+        length(waited),
+        f"  {rest}" if rest else "",
+        exc_info=error if level >= logging.WARNING else None,
+        extra={
+            "job_id": claimed.id,
+            "task_name": claimed.task_name,
+            "queue_name": claimed.queue_name,
+            "attempt": claimed.attempts,
+            "outcome": word,
+            "duration": outcome.seconds,
+            "wait": waited.total_seconds(),
+        },
+    )
+
+
+def _report_lost(outcome: Outcome, why: str) -> None:
+    claimed = outcome.claimed
+    logger.error(
+        "lost       %s  job %d  %s; what this attempt did is not recorded. %s",
+        claimed.task_name,
+        claimed.id,
+        length(outcome.seconds),
+        why,
+    )
+
+
+def _finished(claimed: ClaimedJob, status: JobStatus) -> None:
+    if signals.job_finished.receivers:
+        signals.send(signals.job_finished, job_id=claimed.id, task_name=claimed.task_name, status=status)

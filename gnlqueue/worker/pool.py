@@ -1,0 +1,139 @@
+"""Where jobs run: threads for `def` tasks, made as they are needed, and one event loop for `async def` tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from gnlqueue.exceptions import JobTimedOut
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.registry import Task
+from gnlqueue.worker import executor
+from gnlqueue.worker.executor import Outcome
+from gnlqueue.worker.table import LeaseTable, Stage
+from gnlqueue.worker.timeouts import Timeouts
+
+logger = logging.getLogger("gnlqueue.worker")
+
+#: Seconds after which an idle thread closes its database connections.
+IDLE_CONNECTION_AGE = 10.0
+
+
+class Pool:
+    """At most `concurrency` jobs at once. `report` is called with each outcome, in the thread that has it."""
+
+    def __init__(
+        self, concurrency: int, table: LeaseTable, timeouts: Timeouts, report: Callable[[Outcome], None]
+    ) -> None:
+        self._concurrency = concurrency
+        self._table = table
+        self._timeouts = timeouts
+        self._report = report
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[ClaimedJob, Task[..., Any], float]] = deque()  # with the time it was put there
+        self._running = 0
+        self._threads = 0
+        self._idle = 0
+        self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def put(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
+        """Run a job as soon as there is a place for it."""
+        with self._changed:
+            self._waiting.append((claimed, task, time.monotonic()))
+            self._start_next()
+
+    def take_back(self, older_than: float = 0.0) -> list[ClaimedJob]:
+        """Return the jobs that have waited for `older_than` seconds or more and have not begun; they will not begin."""
+        limit = time.monotonic() - older_than
+        with self._changed:
+            taken = [claimed for claimed, _, since in self._waiting if since <= limit]
+            self._waiting = deque(entry for entry in self._waiting if entry[2] > limit)
+        return taken
+
+    def end(self) -> None:
+        """Let idle threads and the event loop end; what runs goes on."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            if self._loop is not None and not self._running:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _start_next(self) -> None:
+        """Give waiting jobs the free places; called with the lock held."""
+        while self._waiting and self._running < self._concurrency:
+            if self._waiting[0][1].is_async:
+                claimed, task, _ = self._waiting.popleft()
+                self._running += 1
+                asyncio.run_coroutine_threadsafe(self._run_async(claimed, task), self._event_loop())
+            elif self._idle:
+                self._changed.notify()
+                return  # the thread takes it itself
+            elif self._threads < self._concurrency:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"gnlqueue-{self._threads}", daemon=True).start()
+                return
+            else:
+                return
+
+    def _work(self) -> None:
+        """Run jobs in this thread until the pool ends."""
+        while (entry := self._next()) is not None:
+            claimed, task = entry
+            self._table.advance(claimed, Stage.BEGUN)
+            outcome = executor.run_sync(claimed, task, self._timeouts)
+            _tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
+            self._finish(outcome)
+        connections.close_all()
+
+    def _next(self) -> tuple[ClaimedJob, Task[..., Any]] | None:
+        with self._changed:
+            while True:
+                if self._waiting and self._running < self._concurrency and not self._waiting[0][1].is_async:
+                    claimed, task, _ = self._waiting.popleft()
+                    self._running += 1
+                    self._start_next()
+                    return claimed, task
+                if self._ended:
+                    self._threads -= 1
+                    return None
+                self._idle += 1
+                told = self._changed.wait(IDLE_CONNECTION_AGE)
+                self._idle -= 1
+                if not told:
+                    connections.close_all()
+
+    def _finish(self, outcome: Outcome) -> None:
+        with self._changed:
+            self._running -= 1
+            self._start_next()
+        self._report(outcome)
+
+    async def _run_async(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
+        self._table.advance(claimed, Stage.BEGUN)
+        self._finish(await executor.run_async(claimed, task))
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="gnlqueue-asyncio", daemon=True).start()
+        return self._loop
+
+
+def _tidy_connections(*, interrupted: bool) -> None:
+    """Leave no transaction and no broken connection to the next job, without reconnecting for each.
+
+    `CONN_MAX_AGE` is about web requests; its default of 0 would mean a new connection for every job.
+    """
+    for connection in connections.all(initialized_only=True):
+        pooled = bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
+        unfinished = connection.in_atomic_block or not connection.autocommit
+        if interrupted or unfinished or connection.errors_occurred or pooled:
+            connection.close()

@@ -1,0 +1,79 @@
+"""Stopping a synchronous attempt that runs longer than its `timeout`.
+
+A thread cannot be killed. It can be sent an exception, which reaches it at its next Python instruction: that stops a
+loop, but not a call that waits inside C. A job that does not end even so costs its worker process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import NamedTuple
+
+from gnlqueue.exceptions import JobTimedOut
+from gnlqueue.queue import ClaimedJob
+
+GRACE = 5.0  # seconds an interrupted thread gets to end, before its process is given up
+
+
+class Running(NamedTuple):
+    """A thread that is inside a task, and when it should have left it (monotonic seconds)."""
+
+    claimed: ClaimedJob
+    thread: int
+    deadline: float
+
+
+class Timeouts:
+    """Which threads run an attempt with a timeout. `enter` and `leave` are the threads', the rest the worker's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[int, Running] = {}  # by job id
+        self._interrupted: dict[int, float] = {}  # job id -> when it was sent the exception
+
+    def enter(self, claimed: ClaimedJob, timeout: float) -> None:
+        """Begin an attempt of at most `timeout` seconds in this thread."""
+        with self._lock:
+            self._running[claimed.id] = Running(claimed, threading.get_ident(), time.monotonic() + timeout)
+
+    def leave(self, claimed: ClaimedJob) -> None:
+        """End it. From here on the thread is not interrupted, and an exception that is under way is taken back."""
+        with self._lock:
+            self._running.pop(claimed.id, None)
+            if self._interrupted.pop(claimed.id, None) is not None:
+                _send(threading.get_ident(), None)
+
+    def interrupt_overdue(self) -> list[ClaimedJob]:
+        """Interrupt the attempts that are over their time; return those that did not end within the grace time."""
+        if not self._running:
+            return []
+        now = time.monotonic()
+        hopeless = []
+        with self._lock:
+            for running in self._running.values():
+                job_id = running.claimed.id
+                if running.deadline <= now and job_id not in self._interrupted:
+                    self._interrupted[job_id] = now
+                    _send(running.thread, JobTimedOut)
+                elif now - self._interrupted.get(job_id, now) > GRACE:
+                    hopeless.append(running.claimed)
+        return hopeless
+
+    def seconds_left(self) -> float | None:
+        """Return how long until somebody is to be interrupted; `None` when nobody is."""
+        if not self._running:
+            return None
+        with self._lock:
+            now = time.monotonic()
+            waits = [
+                self._interrupted[job_id] + GRACE - now if job_id in self._interrupted else running.deadline - now
+                for job_id, running in self._running.items()
+            ]
+        return max(min(waits, default=0.0), 0.01)
+
+
+def _send(thread: int, exception: type[BaseException] | None) -> None:
+    target = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
