@@ -4,6 +4,9 @@
 module                its job
 ====================  ==================================================================================
 table                 what a worker holds, in memory that its supervisor and heartbeat see
+holdings              the same, as the worker itself has it
+intake                how many jobs to claim, and from which queue
+pace                  how long to wait between two polls
 executor              run one job and say what came of it
 pool                  the threads and the event loop that jobs run on
 timeouts              stop an attempt that runs too long

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import queue as queues_
-import random
 import secrets
 import socket
-import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connections
@@ -31,16 +29,16 @@ from gnlqueue.worker import executor, outcomes, wakeup
 from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated, require_tables
 from gnlqueue.worker.executor import Outcome
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
+from gnlqueue.worker.holdings import Holdings
+from gnlqueue.worker.intake import MAX_PREFETCH, PREFETCH_PATIENCE, Intake
 from gnlqueue.worker.maintenance import Maintenance
+from gnlqueue.worker.pace import Pace
 from gnlqueue.worker.pool import Pool
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 from gnlqueue.worker.timeouts import Timeouts
 
 logger = logging.getLogger("gnlqueue.worker")
 
-MAX_PREFETCH = 100  # jobs claimed beyond the free slots
-SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
-PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
 GROUP_DELAY = 0.003  # seconds that an outcome waits for others while more are running
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
@@ -109,24 +107,29 @@ class Worker:
         )
         self._on_error = on_error
         self._supervised = table is not None
-        self._table = table or LeaseTable(concurrency + MAX_PREFETCH)
+        self._table = table or LeaseTable(self.concurrency + MAX_PREFETCH)
         if not self._supervised:
             self._table.assign(self.worker_id)
+        self._holdings = Holdings(self._table)
         self._timeouts = Timeouts()
         self._inbox: queues_.SimpleQueue[Outcome | str] = queues_.SimpleQueue()
         self._pool = Pool(concurrency, self._table, self._timeouts, self._inbox.put)
-        self._held: dict[int, ClaimedJob] = {}
-        self._unwritten: list[Outcome] = []
-        self._recent: deque[float] = deque(maxlen=50)
-        self._delay = self.poll_interval
-        self._turn_of = 0
-        self._stop_by: float | None = None
-        self._claim_unknown = False
-        self._look_again = False
-        self._overdue: set[int] = set()
-        self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
+        self._intake = Intake(
+            self.queues,
+            self._holdings,
+            worker_id=self.worker_id,
+            database=self.database,
+            lease=self.lease,
+            concurrency=concurrency,
+            prefetches=not drain,
+        )
+        self._pace = Pace(self.poll_interval, self.max_poll_interval)
         self._maintenance = Maintenance(self.queues, database=self.database, beat=self.lease / BEATS_PER_LEASE)
         self._still_wanted: Callable[[], bool] = lambda: True
+        self._unwritten: list[Outcome] = []
+        self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
+        self._look_again = False
+        self._stop_by: float | None = None
 
     # --- one job -----------------------------------------------------------------------------------------------------
 
@@ -141,25 +144,32 @@ class Worker:
 
     def _run_here(self, claimed: ClaimedJob) -> None:
         self._table.owner = Owner.ALIVE
-        self._table.hold(claimed)
-        beats = HeartbeatThread(Heartbeat(self.database, self.lease, [self._table])) if self.heartbeat else None
-        if beats is not None:
-            beats.start()
+        self._holdings.add(claimed)
+        beats = self._start_heartbeat()
         try:
             task = executor.prepare(claimed)
             self._table.advance(claimed, Stage.BEGUN)
             outcome = task if isinstance(task, Outcome) else executor.run_sync(claimed, task, self._timeouts)
             outcomes.write([outcome], self._on_error)
         finally:
-            self._table.drop(claimed)
+            self._holdings.drop([claimed])
             if beats is not None:
                 beats.stop()
+
+    def _start_heartbeat(self) -> HeartbeatThread | None:
+        """Beat from a thread, unless a supervisor's heartbeat process does."""
+        if self._supervised or not self.heartbeat:
+            return None
+        beats = HeartbeatThread(Heartbeat(self.database, self.lease, [self._table]))
+        beats.start()
+        return beats
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop claiming, finish what runs within the shutdown timeout, give back the rest. Safe in a signal handler."""
-        self._stop_by = time.monotonic() + (0 if at_once else self.shutdown_timeout)
+        stop_by = time.monotonic() + (0 if at_once else self.shutdown_timeout)
+        self._stop_by = stop_by if self._stop_by is None else min(stop_by, self._stop_by)
         self._inbox.put(_STOP)
 
     def run(self, still_wanted: Callable[[], bool] = lambda: True) -> None:
@@ -167,33 +177,15 @@ class Worker:
 
         A database that cannot be reached is waited for, for ever.
         """
-        outage = Outage(self.lease / BEATS_PER_LEASE)
         self._still_wanted = still_wanted
-        watch = wakeup.watcher(self.database, self.queues, lambda: self._inbox.put(_WAKE))
-        beats = None
         if not self._supervised:
             self._table.owner = Owner.ALIVE
-            if self.heartbeat:
-                beats = HeartbeatThread(Heartbeat(self.database, self.lease, [self._table]))
-                beats.start()
+        beats = self._start_heartbeat()
+        watch = wakeup.watcher(self.database, self.queues, lambda: self._inbox.put(_WAKE))
         if watch is not None:
             watch.start()
         try:
-            while not self._finished():
-                try:
-                    with dedicated(self.database, self.lease / BEATS_PER_LEASE) as connection:
-                        require_tables(connection)
-                        self._register()
-                        while not self._finished():
-                            delay = self._turn()
-                            outage.over()
-                            self._wait(delay)
-                        self._write_outcomes()
-                except ConnectionProblem as error:
-                    if dialects.of(self.database).is_hopeless(error):
-                        raise
-                    self._maintenance.note_outage()
-                    self._wait(outage.pause(error))
+            self._work()
         finally:
             self._pool.end()
             if watch is not None:
@@ -202,27 +194,42 @@ class Worker:
                 beats.stop()
         self._leave()
 
+    def _work(self) -> None:
+        beat = self.lease / BEATS_PER_LEASE
+        outage = Outage(beat)
+        while not self._finished():
+            try:
+                with dedicated(self.database, beat) as connection:
+                    require_tables(connection)
+                    self._register()
+                    while not self._finished():
+                        delay = self._turn()
+                        outage.over()
+                        self._wait(delay)
+                    self._write_outcomes()
+            except ConnectionProblem as error:
+                if dialects.of(self.database).is_hopeless(error):
+                    raise
+                self._maintenance.note_outage()
+                self._wait(outage.pause(error))
+
     def _turn(self) -> float:
         """Write what is finished, then claim and start what fits; return how long to wait for news (seconds)."""
         self._write_outcomes()
         self._end_overdue()
         if self._stop_by is not None:
-            self._give_back(self._pool.take_back())
-            if self._suspect is not None:
-                self._give_back([self._suspect[0]])
-                self._suspect = None
+            self._give_back_unbegun()
             return self._stop_by - time.monotonic()
         self._start_suspect()
-        idle = not self._held
         self._give_back(self._pool.take_back(PREFETCH_PATIENCE))
-        self._maintenance.do_what_is_due(idle=idle)
-        asked = self._room()
-        claimed = self._claim(asked) if asked > 0 else []
+        self._maintenance.do_what_is_due(idle=not self._holdings)
+        room = self._intake.room()
+        claimed = self._intake.claim(room) if room > 0 else []
         self._start(claimed)
         if claimed:
-            self._delay = self.poll_interval
-            return 0.0 if self._room() > 0 else self.max_poll_interval
-        return self._delay_of_an_empty_poll(asked)
+            self._pace.reset()
+            return 0.0 if self._intake.room() > 0 else PREFETCH_PATIENCE
+        return self._pause(room)
 
     def _wait(self, delay: float) -> None:
         """Wait for news, and gather the outcomes that come in together."""
@@ -236,10 +243,10 @@ class Worker:
             if isinstance(news, Outcome):
                 self._unwritten.append(news)
                 # A lone outcome is written at once; one of many waits a moment for the others.
-                others = len(self._unwritten) < len(self._held)
+                others = len(self._unwritten) < len(self._holdings)
                 ends = min(ends, time.monotonic() + GROUP_DELAY) if others else 0.0
             elif news == _WAKE:
-                self._delay = self.poll_interval
+                self._pace.reset()
                 self._look_again = True
                 ends = min(ends, time.monotonic())
             else:
@@ -248,65 +255,28 @@ class Worker:
             logger.warning("stopping   the supervisor is gone")
             self.stop()
 
+    def _pause(self, room: int) -> float:
+        """Return how long to wait when nothing was claimed."""
+        if self.drain and not self._holdings:
+            self.stop()
+            return 0.0
+        if self._look_again:  # a notification that was left out may be for a job committed after our look
+            self._look_again = False
+            return wakeups.WINDOW * 1.5
+        if room <= 0:
+            return PREFETCH_PATIENCE  # an outcome wakes us earlier
+        return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
+
     def _finished(self) -> bool:
         if self._stop_by is None:
             return False
-        return self._held.keys() <= self._overdue or time.monotonic() >= self._stop_by
+        return len(self._holdings) == len(self._holdings.overdue) or time.monotonic() >= self._stop_by
 
-    # --- claiming ----------------------------------------------------------------------------------------------------
-
-    def _room(self) -> int:
-        """Return how many jobs to claim: the free slots, and a prefetch while tasks are short."""
-        if any(claimed.crashes >= SUSPECT_CRASHES for claimed in self._held.values()):
-            return 0  # it runs with nothing else in this process
-        return self.concurrency + self._prefetch() - len(self._held)
-
-    def _prefetch(self) -> int:
-        if self.drain or len(self._recent) < self.concurrency:
-            return 0
-        median = statistics.median_low(self._recent)
-        if median >= SHORT_TASK:
-            return 0
-        return min(int(self.concurrency * PREFETCH_PATIENCE / 4 / max(median, 0.0001)), MAX_PREFETCH)
-
-    def _claim(self, limit: int) -> list[ClaimedJob]:
-        """Claim from the queues in turn, so that none starves behind another."""
-        if self._claim_unknown:
-            self._release_unheard()
-        batch: list[ClaimedJob] = []
-        for step in range(len(self.queues)):
-            name = self.queues[(self._turn_of + step) % len(self.queues)]
-            try:
-                batch += claiming.claim_ready(
-                    name, worker_id=self.worker_id, lease=self.lease, limit=limit - len(batch), using=self.database
-                )
-            except ConnectionProblem:
-                self._claim_unknown = True  # it may have been committed all the same
-                raise
-            finally:
-                for claimed in batch:
-                    if claimed.id not in self._held:
-                        self._hold(claimed)
-            if len(batch) >= limit:
-                break
-        self._turn_of += 1
-        return batch
-
-    def _hold(self, claimed: ClaimedJob) -> None:
-        self._held[claimed.id] = claimed
-        self._table.hold(claimed)
-
-    def _release_unheard(self) -> None:
-        """Give back what stands in our name in the table though we never heard of it."""
-        rows = Job.objects.using(self.database).with_status(Job.Status.IN_PROGRESS).filter(worker_id=self.worker_id)
-        known = {claimed.pair for claimed in self._held.values()}
-        unheard = [pair for pair in rows.values_list("id", "lease_token") if pair not in known]
-        transitions.release_pairs(unheard, using=self.database)
-        self._claim_unknown = False
+    # --- starting ----------------------------------------------------------------------------------------------------
 
     def _start(self, batch: list[ClaimedJob]) -> None:
         """Start what was claimed; what cannot begin now and must not wait goes back."""
-        free = self.concurrency - (len(self._held) - len(batch))
+        free = self._intake.free_slots() + len(batch)
         back = []
         for place, claimed in enumerate(batch):
             task = executor.prepare(claimed)
@@ -324,28 +294,12 @@ class Worker:
 
     def _start_suspect(self) -> None:
         """Start a job that crashed its worker twice in a row, once nothing else is left in this process."""
-        if self._suspect is not None and len(self._held) == 1:
+        if self._suspect is not None and len(self._holdings) == 1:
             self._pool.put(*self._suspect)
             self._suspect = None
 
     def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
         return claimed.attempts >= transitions.max_attempts(claimed.task_name, claimed.max_attempts)
-
-    def _delay_of_an_empty_poll(self, asked: int) -> float:
-        if self.drain and not self._held:
-            self.stop()
-            return 0.0
-        if self._look_again:  # a notification that was left out may be for a job committed after our look
-            self._look_again = False
-            return wakeups.WINDOW * 1.5
-        if asked <= 0:
-            return PREFETCH_PATIENCE  # an outcome will wake us earlier
-        delay = self._delay * random.uniform(0.9, 1)
-        self._delay = min(self._delay * 2, self.max_poll_interval)
-        if delay > self.poll_interval and not self._held:
-            due = claiming.seconds_until_due(self.queues, using=self.database)
-            delay = delay if due is None else min(delay, max(due, 0))
-        return delay
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -354,29 +308,29 @@ class Worker:
             return
         outcomes.write(self._unwritten, self._on_error)
         for outcome in self._unwritten:
-            self._recent.append(outcome.seconds)
-            self._forget(outcome.claimed)
+            self._intake.note_duration(outcome.seconds)
+        self._holdings.drop(outcome.claimed for outcome in self._unwritten)
         self._unwritten = []
 
     def _give_back(self, back: list[ClaimedJob]) -> None:
         transitions.release_many(back)
-        for claimed in back:
-            self._forget(claimed)
+        self._holdings.drop(back)
 
-    def _forget(self, claimed: ClaimedJob) -> None:
-        self._held.pop(claimed.id, None)
-        self._table.drop(claimed)
+    def _give_back_unbegun(self) -> None:
+        waiting = self._pool.take_back()
+        if self._suspect is not None:
+            waiting.append(self._suspect[0])
+            self._suspect = None
+        self._give_back(waiting)
 
     def _end_overdue(self) -> None:
         """Stop attempts that are over their time; for one that cannot be stopped, end this process."""
         for claimed in self._timeouts.interrupt_overdue():
-            if claimed.id not in self._overdue:
-                self._overdue.add(claimed.id)
-                self._table.advance(claimed, Stage.OVERDUE)
+            if self._holdings.mark_overdue(claimed):
                 logger.error(
                     "overdue    %s  job %d does not end; this worker ends because of it", claimed.task_name, claimed.id
                 )
-        if self._overdue and self._stop_by is None:
+        if self._holdings.overdue and self._stop_by is None:
             self.stop()
 
     # --- coming and going --------------------------------------------------------------------------------------------
@@ -396,17 +350,16 @@ class Worker:
 
     def _leave(self) -> None:
         """Give back what still runs: embedded here, else by the heartbeat process once this process has ended."""
-        if self._held:
-            logger.warning("released   %d jobs that did not finish in time, uncounted", len(self._held))
+        unfinished = len(self._holdings) - len(self._holdings.overdue)
+        if unfinished:
+            logger.warning("released   %d jobs that did not finish in time, uncounted", unfinished)
         if self._supervised:
             return
         try:
-            overdue = [claimed.pair for claimed in self._held.values() if claimed.id in self._overdue]
-            transitions.end_overdue(overdue, OVERDUE, using=self.database)
-            transitions.release_many(list(self._held.values()))  # the guard leaves out the overdue ones
+            transitions.end_overdue([each.pair for each in self._holdings.overdue], OVERDUE, using=self.database)
+            transitions.release_many(list(self._holdings))  # the guard leaves out the overdue ones
             WorkerProcess.objects.using(self.database).filter(worker_id=self.worker_id).delete()
         except (*ConnectionProblem, GnlqueueError) as error:
             logger.error("What this worker held could not be given back; its leases will run out. %s", error)
-        for claimed in list(self._held.values()):
-            self._forget(claimed)
+        self._holdings.drop(self._holdings)
         connections.close_all()

@@ -27,7 +27,8 @@ from django.db import connections
 
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
-from gnlqueue.worker.loop import MAX_PREFETCH, Worker, new_worker_id
+from gnlqueue.worker.intake import MAX_PREFETCH
+from gnlqueue.worker.loop import Worker, new_worker_id
 from gnlqueue.worker.table import LeaseTable, Owner
 
 logger = logging.getLogger("gnlqueue.worker")

@@ -1,0 +1,54 @@
+"""What this worker holds: the claimed jobs, and their entries in the table that its heartbeat renews."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gnlqueue.dialects.base import SUSPECT_CRASHES
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.worker.table import LeaseTable, Stage
+
+
+class Holdings:
+    """The jobs from their claim until their outcome is written or they are given back; the loop's own."""
+
+    def __init__(self, table: LeaseTable) -> None:
+        self.table = table
+        self._jobs: dict[int, ClaimedJob] = {}
+        self._overdue: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[ClaimedJob]:
+        return iter(list(self._jobs.values()))
+
+    def add(self, claimed: ClaimedJob) -> None:
+        """Hold a job that was just claimed; its lease is renewed from now on."""
+        self._jobs[claimed.id] = claimed
+        self.table.hold(claimed)
+
+    def drop(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Hold these no more."""
+        for claimed in jobs:
+            self._jobs.pop(claimed.id, None)
+            self._overdue.discard(claimed.id)
+            self.table.drop(claimed)
+
+    def mark_overdue(self, claimed: ClaimedJob) -> bool:
+        """Note a job that is over its timeout and does not end; tell whether that is news."""
+        if claimed.id not in self._jobs or claimed.id in self._overdue:
+            return False
+        self._overdue.add(claimed.id)
+        self.table.advance(claimed, Stage.OVERDUE)
+        return True
+
+    @property
+    def overdue(self) -> list[ClaimedJob]:
+        """The jobs that are over their timeout and do not end."""
+        return [claimed for claimed in self if claimed.id in self._overdue]
+
+    @property
+    def has_suspect(self) -> bool:
+        """Whether one of them crashed its worker twice in a row, and so runs with nothing else in this process."""
+        return any(claimed.crashes >= SUSPECT_CRASHES for claimed in self._jobs.values())

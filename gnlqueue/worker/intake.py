@@ -1,0 +1,102 @@
+"""How many jobs a worker claims, and from which queue."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from gnlqueue.models import Job
+from gnlqueue.queue import ClaimedJob, claiming, transitions
+from gnlqueue.worker.connection import ConnectionProblem
+from gnlqueue.worker.holdings import Holdings
+
+MAX_PREFETCH = 100  # jobs claimed beyond the free slots
+SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
+PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
+PREFETCHED_WORK = PREFETCH_PATIENCE / 4  # seconds of work to have at hand
+RECENT = 50  # tasks whose durations count
+
+
+class Intake:
+    """Claims for as many slots as are free, and for a little more while tasks are short.
+
+    The queues are served in turn, so that none starves behind another. `lease` is seconds.
+    """
+
+    def __init__(
+        self,
+        queue_names: Sequence[str],
+        holdings: Holdings,
+        *,
+        worker_id: str,
+        database: str,
+        lease: float,
+        concurrency: int,
+        prefetches: bool,
+    ) -> None:
+        self._queue_names = list(queue_names)
+        self._holdings = holdings
+        self._worker_id = worker_id
+        self._database = database
+        self._lease = lease
+        self._concurrency = concurrency
+        self._prefetches = prefetches
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._first = 0
+        self._in_doubt = False
+
+    def note_duration(self, seconds: float) -> None:
+        """Learn how long a task took."""
+        self._recent.append(seconds)
+
+    def room(self) -> int:
+        """Return how many jobs may be claimed now; 0 or less for none."""
+        if self._holdings.has_suspect:
+            return 0
+        return self._concurrency + self._prefetch() - len(self._holdings)
+
+    def free_slots(self) -> int:
+        """Return how many jobs could begin at once."""
+        return self._concurrency - len(self._holdings)
+
+    def claim(self, limit: int) -> list[ClaimedJob]:
+        """Claim up to `limit` jobs, and hold them."""
+        if self._in_doubt:
+            self._release_unheard()
+        batch: list[ClaimedJob] = []
+        for name in self._in_turn():
+            try:
+                claimed = claiming.claim_ready(
+                    name, worker_id=self._worker_id, lease=self._lease, limit=limit - len(batch), using=self._database
+                )
+            except ConnectionProblem:
+                self._in_doubt = True  # it may have been committed all the same
+                raise
+            for each in claimed:
+                self._holdings.add(each)
+            batch += claimed
+            if len(batch) >= limit or self._holdings.has_suspect:
+                break
+        return batch
+
+    def _in_turn(self) -> Iterator[str]:
+        self._first = (self._first + 1) % len(self._queue_names)
+        yield from self._queue_names[self._first :]
+        yield from self._queue_names[: self._first]
+
+    def _prefetch(self) -> int:
+        if not self._prefetches or len(self._recent) < self._concurrency:
+            return 0
+        median = statistics.median_low(self._recent)
+        if median >= SHORT_TASK:
+            return 0
+        return min(int(self._concurrency * PREFETCHED_WORK / max(median, 0.0001)), MAX_PREFETCH)
+
+    def _release_unheard(self) -> None:
+        """Give back what stands in our name in the database though we never heard of it."""
+        rows = Job.objects.using(self._database).with_status(Job.Status.IN_PROGRESS).filter(worker_id=self._worker_id)
+        known = {claimed.pair for claimed in self._holdings}
+        unheard = [pair for pair in rows.values_list("id", "lease_token") if pair not in known]
+        transitions.release_pairs(unheard, using=self._database)
+        self._in_doubt = False

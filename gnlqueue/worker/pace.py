@@ -1,0 +1,29 @@
+"""How long an idle worker waits between two polls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+
+class Pace:
+    """Pauses (seconds) that double from `shortest` to `longest` while there is nothing to do, less a little jitter."""
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._next = shortest
+
+    def reset(self) -> None:
+        """Begin again with the shortest pause: there was work, or word of it."""
+        self._next = self._shortest
+
+    def pause(self, seconds_until_due: Callable[[], float | None]) -> float:
+        """Return the next pause, which ends early where a scheduled job is due before."""
+        pause = self._next * random.uniform(0.9, 1)
+        grown = self._next > self._shortest
+        self._next = min(self._next * 2, self._longest)
+        if not grown:
+            return pause
+        due = seconds_until_due()
+        return pause if due is None else min(pause, max(due, 0.0))
