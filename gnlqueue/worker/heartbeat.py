@@ -23,7 +23,7 @@ from gnlqueue.models import WorkerProcess
 from gnlqueue.queue import leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated
-from gnlqueue.worker.table import Held, LeaseTable, Owner, Stage
+from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -75,8 +75,7 @@ class Heartbeat:
             begun = [each.pair for each in held if each.stage is Stage.BEGUN] if table.owner is Owner.CRASHED else []
             rest = [each.pair for each in held if each.pair not in {*overdue, *begun}]
             self._end(overdue, begun, rest)
-            if held:
-                _say_given_back(table, held, begun)
+            _say_given_back(table.worker_id, begun, overdue, rest)
             WorkerProcess.objects.using(self.database).filter(worker_id=table.worker_id).delete()
             table.clear()
 
@@ -86,17 +85,19 @@ class Heartbeat:
         transitions.end_overdue(overdue, OVERDUE, using=self.database)
 
 
-def _say_given_back(table: LeaseTable, held: list[Held], begun: list[Pair]) -> None:
+def _say_given_back(worker_id: str, begun: list[Pair], overdue: list[Pair], rest: list[Pair]) -> None:
     if begun:
-        logger.error(
-            "rescued    %d jobs of %s, which died; %d had begun: %s",
-            len(held),
-            table.worker_id,
-            len(begun),
-            ", ".join(f"job {id}" for id, _ in begun[:20]),
-        )
-    else:
-        logger.warning("released   %d jobs of %s, which ended", len(held), table.worker_id)
+        logger.error("rescued    %s, begun by %s, which died; the attempt counts", _names(begun), worker_id)
+    if overdue:
+        logger.error("failed     %s, over the timeout; %s was ended because of it", _names(overdue), worker_id)
+    if rest:
+        logger.warning("released   %s, held by %s, which ended; no attempt counted", _names(rest), worker_id)
+
+
+def _names(pairs: list[Pair]) -> str:
+    shown = ", ".join(str(id) for id, _ in pairs[:20])
+    more = f" and {len(pairs) - 20} more" if len(pairs) > 20 else ""
+    return f"job{'s' if len(pairs) > 1 else ''} {shown}{more}"
 
 
 class HeartbeatThread(threading.Thread):

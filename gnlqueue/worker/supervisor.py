@@ -40,6 +40,8 @@ LONGEST_PAUSE = 30.0  # seconds between two starts of a process that dies young
 HEARTBEAT_PATIENCE = 5.0  # seconds for the last give-back; after it the leases run out by themselves
 WATCH_EVERY = 1.0  # seconds between two looks at the children; signals and their ends come at once
 
+ONE_SIGNAL = 0.5  # seconds; who signals a process and then its group (timeout, some shells) means it once
+
 #: What the supervisor sends its workers. SIGTERM may also come to all of us from outside, so it never means "at once".
 FINISH, AT_ONCE = signal.SIGTERM, signal.SIGQUIT
 
@@ -66,6 +68,7 @@ class Supervisor:
     status: int = 0
     _children: list[_Child] = field(default_factory=list)
     _signals: int = 0
+    _first_signal_at: float = 0.0
 
     def run(self) -> int:
         """Work until a signal says stop, or all is drained; return the exit status."""
@@ -200,13 +203,13 @@ class Supervisor:
             self._slow_down(child, code, lived)
 
     def _slow_down(self, child: _Child, code: int, lived: float) -> None:
-        child.young_deaths = child.young_deaths + 1 if lived < YOUNG else 0
+        child.young_deaths = child.young_deaths + 1 if code != 0 and lived < YOUNG else 0
         pause = 0.0
         if child.young_deaths > 1:
             pause = min(0.25 * 2 ** min(child.young_deaths, 10), LONGEST_PAUSE) * random.uniform(0.8, 1)
         child.start_after = time.monotonic() + pause
         what = "heartbeat" if child is self._heartbeat else "worker"
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         then = f"; the next one starts in {pause:.1f} s" if pause else ""
         logger.error("restart    a %s process %s after %.1f s%s", what, how, lived, then)
 
@@ -229,9 +232,12 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: object) -> None:
+        if self._signals and time.monotonic() - self._first_signal_at < ONE_SIGNAL:
+            return
         if self._signals:
             logger.warning("stopping   at once")
         else:
+            self._first_signal_at = time.monotonic()
             logger.warning("stopping   on %s: what runs may finish; again to stop at once", signal.Signals(number).name)
         self._finish()
 
