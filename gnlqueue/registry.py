@@ -10,16 +10,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import suggestion
 from gnlqueue.exceptions import DuplicateTask, InvalidTask, UnknownTask
-from gnlqueue.payloads import scrub
+from gnlqueue.options import CALL_OPTIONS, LONGEST_NAME, TASK_OPTIONS, CallOptions, Options, TaskOptions, with_options
 
 if TYPE_CHECKING:
     from gnlqueue.durable.context import JobContext
@@ -28,119 +26,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
-LONGEST_NAME = 200
-PRIORITIES = range(-100, 101)
-MOST_ATTEMPTS = 1000
-
-#: Lower case only, because "emails" and "Emails" would be one queue to MariaDB's collations and two to PostgreSQL.
-QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_.\-]{0,63}")
-
 _tasks: dict[str, Task[..., Any]] = {}
 _aliases: dict[str, str] = {}
-
-
-def check_queue_name(queue_name: str) -> str:
-    """Return the name, or raise `InvalidTask` when it cannot name a queue."""
-    if not isinstance(queue_name, str) or not QUEUE_NAME.fullmatch(queue_name):
-        raise InvalidTask(
-            f"{queue_name!r} is not a queue name: use 1 to 64 lower-case letters, digits, '_', '-' and '.', "
-            "the first a letter or digit."
-        )
-    return queue_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a task, or one call of it, says about its jobs.
-
-    `timeout` is seconds of one attempt; `retry_for` and `give_up_on` are exception classes: with `retry_for` only
-    those are retried, `give_up_on` never are. The rest belongs to one call: `run_after` (the earliest start, an aware
-    datetime or a timedelta from now), `idempotency_key`, and `database` (an alias).
-
-    Raises `InvalidTask` for a value that could not be kept.
-    """
-
-    queue_name: str = "default"
-    priority: int = 0
-    max_attempts: int | None = None
-    backoff: Backoff | None = None
-    timeout: float | None = None
-    retry_for: tuple[type[BaseException], ...] = ()
-    give_up_on: tuple[type[BaseException], ...] = ()
-    run_after: datetime | timedelta | None = None
-    idempotency_key: str | None = None
-    database: str | None = None
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.queue_name)
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int) or self.priority not in PRIORITIES:
-            raise InvalidTask(f"priority is a whole number from -100 to 100 (higher first), not {self.priority!r}.")
-        if self.max_attempts is not None and (
-            isinstance(self.max_attempts, bool)
-            or not isinstance(self.max_attempts, int)
-            or not 1 <= self.max_attempts <= MOST_ATTEMPTS
-        ):
-            raise InvalidTask(f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}.")
-        if self.backoff is not None and not isinstance(self.backoff, Backoff):
-            raise InvalidTask(f"backoff is a gnlqueue.Backoff, not {self.backoff!r}.")
-        if self.timeout is not None:
-            try:
-                object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
-            except ValueError as error:
-                raise InvalidTask(str(error)) from None
-            if not self.timeout:
-                raise InvalidTask("timeout must be more than 0 seconds; leave it out for none.")
-        for name in ("retry_for", "give_up_on"):
-            classes = getattr(self, name)
-            classes = tuple(classes) if isinstance(classes, Iterable) else (classes,)
-            if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-                raise InvalidTask(f"{name} is a tuple of exception classes, not {classes!r}.")
-            object.__setattr__(self, name, classes)
-        after = self.run_after
-        if isinstance(after, datetime):
-            if after.utcoffset() is None:
-                raise InvalidTask(
-                    f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta."
-                )
-        elif after is not None:
-            if not isinstance(after, timedelta):
-                raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
-            try:
-                seconds(max(after, timedelta()), "run_after")
-            except ValueError as error:
-                raise InvalidTask(str(error)) from None
-        key = self.idempotency_key
-        if key is not None and (
-            not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or key != scrub(key, LONGEST_NAME)
-        ):
-            raise InvalidTask(
-                f"idempotency_key is a text of 1 to {LONGEST_NAME} characters, without NUL and lone surrogates, not "
-                f"{key!r:.220}."
-            )
-
-
-class TaskOptions(TypedDict, total=False):
-    """The options that `@task` takes; see `Options`."""
-
-    queue_name: str
-    priority: int
-    max_attempts: int | None
-    backoff: Backoff | None
-    timeout: timedelta | float | None
-    retry_for: type[BaseException] | Iterable[type[BaseException]]
-    give_up_on: type[BaseException] | Iterable[type[BaseException]]
-
-
-class CallOptions(TaskOptions, total=False):
-    """The options that `.using()` takes; see `Options`."""
-
-    run_after: datetime | timedelta | None
-    idempotency_key: str | None
-    database: str | None
-
-
-TASK_OPTIONS = frozenset(TaskOptions.__annotations__)
-CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +85,7 @@ class Task(Generic[P, R]):
 
         Raises `InvalidTask` for an option that is unknown or out of range.
         """
-        changed = _changed(self.options, options, CALL_OPTIONS)
+        changed = with_options(self.options, options, CALL_OPTIONS)
         return replace(
             self, options=changed, overrides={**self.overrides, **{name: getattr(changed, name) for name in options}}
         )
@@ -246,15 +133,6 @@ class Task(Generic[P, R]):
         return self.func
 
 
-def _changed(options: Options, given: Mapping[str, Any], allowed: frozenset[str]) -> Options:
-    for name in given:
-        if name in CALL_OPTIONS and name not in allowed:
-            raise InvalidTask(f"{name} belongs to one call: use .using({name}=…) where you enqueue.")
-        if name not in allowed:
-            raise InvalidTask(f"There is no option {name!r}{suggestion(name, allowed)}.")
-    return replace(options, **given)
-
-
 # The overloads let a type checker see through `takes_context`: the caller never passes the context itself.
 @overload
 def task(func: Callable[P, R], /) -> Task[P, R]: ...
@@ -294,7 +172,7 @@ def task(
             name=check_name(name or f"{function.__module__}.{function.__qualname__}"),
             func=function,
             takes_context=takes_context,
-            options=_changed(Options(), options, TASK_OPTIONS),
+            options=with_options(Options(), options, TASK_OPTIONS),
         )
         register(made, aliases)
         return made

@@ -17,9 +17,10 @@ from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.exceptions import EnqueuedOutsideTransaction, IdempotencyConflict
 from gnlqueue.models import Job, JobStatus
+from gnlqueue.options import Options
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
-from gnlqueue.registry import Call, Options, check_name, dotted
+from gnlqueue.registry import Call, check_name, dotted
 
 BATCH = 500  # rows of one INSERT
 

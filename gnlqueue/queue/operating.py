@@ -14,12 +14,12 @@ from django.db.models.functions import Cast, Coalesce, Concat
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry
+from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
 from gnlqueue.queue.transactions import alias_of, retried
-from gnlqueue.registry import check_queue_name
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)

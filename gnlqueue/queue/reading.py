@@ -8,8 +8,8 @@ from django.db.models import Count, Q
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import Job, JobStatus
+from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.registry import check_queue_name
 
 STATS = ("ready", "scheduled", "in_progress", "expired", "blocked", "done", "dead", "cancelled", "total")
 

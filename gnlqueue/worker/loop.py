@@ -22,9 +22,10 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.models import Job, WorkerProcess
+from gnlqueue.options import check_queue_name
 from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.registry import Task, check_queue_name, registered
+from gnlqueue.registry import Task, registered
 from gnlqueue.worker import executor, outcomes, wakeup
 from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated, require_tables
 from gnlqueue.worker.executor import Outcome

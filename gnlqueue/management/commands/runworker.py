@@ -18,7 +18,8 @@ from django.utils import autoreload
 from gnlqueue import __version__
 from gnlqueue.conf import settings
 from gnlqueue.exceptions import GnlqueueError
-from gnlqueue.registry import check_queue_name, registered
+from gnlqueue.options import check_queue_name
+from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
 from gnlqueue.worker.loop import Worker, served_queues
 from gnlqueue.worker.supervisor import EXIT_NOT_READY, Supervisor
