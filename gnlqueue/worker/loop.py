@@ -47,9 +47,9 @@ POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
 _WAKE, _STOP = "wake", "stop"
 
 
-def new_worker_id() -> str:
+def new_worker_id(prefix: str | None = None) -> str:
     """Return an id that no worker has had before, also in a container that restarts under the same name and pid."""
-    return f"{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{(prefix or socket.gethostname())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def served_queues(queue_names: Sequence[str] | None) -> list[str]:

@@ -110,7 +110,7 @@ class Supervisor:
         if table is None:  # all are waiting for the database to take back what their workers held
             child.start_after = time.monotonic() + WATCH_EVERY
             return 0
-        worker_id = new_worker_id()
+        worker_id = new_worker_id(self.options.get("worker_id"))
         table.assign(worker_id)
         table.owner = Owner.ALIVE
         child.table = table
