@@ -10,7 +10,6 @@ from rangefilter.filters import DateTimeRangeFilterBuilder
 
 from gnlqueue.models import Job, JobAttempt, QueueState, WorkerProcess
 
-
 if TYPE_CHECKING:  # Django's classes take type arguments only in the stubs
     AttemptInlineBase = admin.TabularInline[JobAttempt, Job]
     JobAdminBase = admin.ModelAdmin[Job]
