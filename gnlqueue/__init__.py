@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Unknown, UseRecorded
 from gnlqueue.backoff import Backoff
 from gnlqueue.exceptions import (
     AlreadyResolved,
@@ -28,6 +29,7 @@ from gnlqueue.exceptions import (
     InvalidTask,
     JobBlocked,
     JobCancelled,
+    JobGivenUp,
     JobInterrupt,
     JobNotFound,
     JobPreempted,
@@ -48,6 +50,9 @@ from gnlqueue.registry import Call, Task, aenqueue, enqueue, enqueue_many, exter
 if TYPE_CHECKING:
     from gnlqueue import queue
     from gnlqueue.durable.context import JobContext, current_context
+    from gnlqueue.durable.locks import durable_run, run_lock
+    from gnlqueue.durable.resolving import resolve
+    from gnlqueue.durable.run import Run
     from gnlqueue.queue import ClaimedJob
 
 __version__ = "0.1.0"
@@ -55,7 +60,11 @@ __version__ = "0.1.0"
 _LAZY = {
     "ClaimedJob": "gnlqueue.queue.claimed",
     "JobContext": "gnlqueue.durable.context",
+    "Run": "gnlqueue.durable.run",
     "current_context": "gnlqueue.durable.context",
+    "durable_run": "gnlqueue.durable.locks",
+    "resolve": "gnlqueue.durable.resolving",
+    "run_lock": "gnlqueue.durable.locks",
 }
 
 
@@ -75,13 +84,17 @@ __all__ = [
     "DatabaseNotReady",
     "DuplicateTask",
     "EnqueuedOutsideTransaction",
+    "FailJob",
     "GiveUp",
     "GnlqueueError",
+    "GoOn",
+    "Happened",
     "IdempotencyConflict",
     "InvalidTask",
     "JobBlocked",
     "JobCancelled",
     "JobContext",
+    "JobGivenUp",
     "JobInterrupt",
     "JobNotFound",
     "JobPreempted",
@@ -89,19 +102,26 @@ __all__ = [
     "JobTimedOut",
     "JournalMismatch",
     "LeaseLost",
+    "NotHappened",
     "PayloadError",
     "Retry",
+    "Run",
     "RunBlocked",
     "RunLocked",
     "StepFailed",
     "Task",
+    "Unknown",
     "UnknownTask",
+    "UseRecorded",
     "WrongStatus",
     "aenqueue",
     "current_context",
+    "durable_run",
     "enqueue",
     "enqueue_many",
     "external_task",
     "queue",
+    "resolve",
+    "run_lock",
     "task",
 ]

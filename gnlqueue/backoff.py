@@ -31,9 +31,9 @@ def seconds(length: timedelta | float, what: str = "a length of time") -> float:
 class Backoff:
     """A growing delay: `base` seconds after the first attempt, times `factor` after each, at most `cap`.
 
-    `base` and `cap` are seconds, `factor` is at least 1, and `jitter` is the share of the delay (0 to 1) that is
-    drawn at random and *taken away*, so that jobs which failed together do not come back together, and the cap
-    stays a cap.
+    `base` and `cap` are seconds or timedeltas, `factor` is at least 1, and `jitter` is the share of the delay (0 to 1)
+    that is drawn at random and *taken away*, so that jobs which failed together do not come back together, and the
+    cap stays a cap.
     """
 
     base: float = 1
@@ -43,13 +43,13 @@ class Backoff:
 
     def __post_init__(self) -> None:
         try:
-            seconds(self.base, "Backoff(base=)")
-            seconds(self.cap, "Backoff(cap=)")
+            for name in ("base", "cap"):
+                object.__setattr__(self, name, seconds(getattr(self, name), f"Backoff({name}=)"))
         except ValueError as error:
             raise InvalidTask(str(error)) from None
-        if not (self.factor >= 1 and math.isfinite(self.factor)):
+        if not (isinstance(self.factor, int | float) and self.factor >= 1 and math.isfinite(self.factor)):
             raise InvalidTask(f"Backoff(factor=) must be a number of at least 1, not {self.factor!r}.")
-        if not 0 <= self.jitter <= 1:
+        if not (isinstance(self.jitter, int | float) and 0 <= self.jitter <= 1):
             raise InvalidTask(f"Backoff(jitter=) is a share between 0 and 1, not {self.jitter!r}.")
 
     def delay(self, attempt: int) -> timedelta:

@@ -20,6 +20,7 @@ REDACT                      ()      names of arguments whose values commands and
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -61,7 +62,7 @@ class Settings:
             if length is None and name == "RETENTION_SECONDS":
                 continue
             try:
-                seconds(length)
+                object.__setattr__(self, name, seconds(length))
             except ValueError:
                 raise _wrong(name, length, "a number of seconds") from None
         if self.LEASE_SECONDS < 1:
@@ -69,7 +70,8 @@ class Settings:
         for name in ("STRICT_TRANSACTIONS", "INLINE"):
             if not isinstance(getattr(self, name), bool):
                 raise _wrong(name, getattr(self, name), "True or False")
-        if isinstance(self.REDACT, str) or not all(isinstance(name, str) for name in self.REDACT):
+        names = self.REDACT
+        if not isinstance(names, Collection) or isinstance(names, str) or not all(isinstance(n, str) for n in names):
             raise _wrong("REDACT", self.REDACT, "a list of argument names")
 
 

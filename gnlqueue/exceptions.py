@@ -34,12 +34,14 @@ What stops a run from outside; only ever raised inside a job, and no `except Exc
     ├── JobSuspended           the run sleeps
     ├── JobPreempted           the lease is lost
     ├── JobCancelled           somebody asked to cancel
+    ├── JobGivenUp             the run decided that the job fails for good
     └── JobTimedOut            the attempt ran longer than its `timeout`
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 
 class GnlqueueError(Exception):
@@ -83,7 +85,20 @@ class RunBlocked(GnlqueueError):
 
 
 class StepFailed(GnlqueueError):
-    """A durable step failed, and it is known that it did not happen."""
+    """A durable step failed, and it is known that it did not happen.
+
+    `error_class` is the dotted name of the class of what the step raised, `classes` those of its bases too, and
+    `message` its text; the same on the first run, where `__cause__` is the exception itself, and on replay. A `final`
+    one is not tried again by another attempt.
+    """
+
+    def __init__(self, key: str, classes: Sequence[str], message: str, *, final: bool = False) -> None:
+        self.key = key
+        self.final = final
+        self.classes = tuple(classes)
+        self.error_class = self.classes[0] if self.classes else ""
+        self.message = message
+        super().__init__(f"The step {key!r} failed with {self.error_class}: {message}")
 
 
 class JournalMismatch(GnlqueueError):
@@ -129,11 +144,19 @@ class JobInterrupt(BaseException):
 
 
 class JobBlocked(JobInterrupt):
-    """A step's outcome is unknown; the job waits for a human."""
+    """The job waits for a human; `reason` is `in_doubt` or `mismatch`."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class JobSuspended(JobInterrupt):
-    """The run sleeps; no worker is held meanwhile."""
+    """The run sleeps `until` a time, or for a length of time; no worker is held meanwhile."""
+
+    def __init__(self, message: str, until: datetime | timedelta) -> None:
+        super().__init__(message)
+        self.until = until
 
 
 class JobPreempted(JobInterrupt):
@@ -142,6 +165,10 @@ class JobPreempted(JobInterrupt):
 
 class JobCancelled(JobInterrupt):
     """Somebody asked to cancel the job while it ran."""
+
+
+class JobGivenUp(JobInterrupt):
+    """The run decided that the job fails for good: its attempts are used up, or a doubtful step says so."""
 
 
 class JobTimedOut(JobInterrupt):

@@ -201,10 +201,14 @@ class RunJournalEntry(models.Model):
 
 
 class StepNote(models.Model):
-    """What happened around a step, append only: evidence that a late worker brought, or a human's resolution."""
+    """What happened around a step, append only.
+
+    Evidence that a late worker brought, a mismatch between code and journal, or a human's resolution.
+    """
 
     class Kind(models.TextChoices):
         EVIDENCE = "evidence"
+        MISMATCH = "mismatch"
         RESOLUTION = "resolution"
 
     entry = models.ForeignKey(RunJournalEntry, models.CASCADE, related_name="notes")

@@ -7,6 +7,7 @@ is scrubbed instead: a failure must always be recordable.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any
@@ -77,6 +78,16 @@ def _check_text(text: str, path: str) -> None:
         raise PayloadError(f"{path} contains a NUL character, which the databases cannot store.")
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise PayloadError(f"{path} contains a lone surrogate, which UTF-8 cannot store.")
+
+
+def digest(value: Any, what: str, *, limit: int) -> str:
+    """Return the SHA-256 of a value's canonical JSON, in which the order of an object's keys does not count.
+
+    Raises `PayloadError` like `encode`.
+    """
+    encode(value, what, limit=limit)
+    canonical = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def decode(text: str | None) -> Any:

@@ -69,6 +69,13 @@ def now(at: datetime | None = None, *, offset: timedelta = timedelta()) -> Expre
     return DatabaseNow(offset) if at is None else Value(at + offset, output_field=DateTimeField())
 
 
+def read_clock(alias: str) -> datetime:
+    """Return the time of the database's clock."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"SELECT {of(alias).now()}", ())
+        return of(alias).time(cursor.fetchone()[0])
+
+
 class Pairs(Expression):
     """The condition that a row is one of some (id, lease token) pairs, through the primary key."""
 
@@ -84,4 +91,4 @@ class Pairs(Expression):
         return sql, tuple(params)
 
 
-__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Pairs", "for_vendor", "now", "of"]
+__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Pairs", "for_vendor", "now", "of", "read_clock"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -81,6 +82,14 @@ class Dialect(ABC):
     def supports_returning(self, connection: BaseDatabaseWrapper) -> bool:
         """Tell whether INSERT … RETURNING works on this server."""
         return self.returns_inserted
+
+    def is_read_committed(self, connection: BaseDatabaseWrapper) -> bool:
+        """Tell whether a statement of the open transaction sees what others have committed since it began."""
+        return True
+
+    def write_transaction(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+        """Let the transaction that begins inside take its right to write at once, where that can fail later."""
+        return nullcontext()
 
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
         """Return the SQL that a row is one of the (id, lease token) pairs, so that the primary key is used."""

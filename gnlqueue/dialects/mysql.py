@@ -26,6 +26,9 @@ class MySQLDialect(Dialect):
     def is_transient(self, error: DatabaseError) -> bool:
         return bool(error.args) and error.args[0] in {DEADLOCK, LOCK_WAIT_TIMEOUT, RECORD_CHANGED}
 
+    def is_read_committed(self, connection: BaseDatabaseWrapper) -> bool:
+        return bool(connection.isolation_level == "read committed")  # type: ignore[attr-defined]
+
     def dedicated_options(self, timeout: float) -> dict[str, Any]:
         whole = max(round(timeout), 1)
         return {

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue.dialects.base import Dialect
 
@@ -26,6 +27,11 @@ class PostgreSQLDialect(Dialect):
     def is_transient(self, error: DatabaseError) -> bool:
         code = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
         return code in {SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE}
+
+    def is_read_committed(self, connection: BaseDatabaseWrapper) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            return bool(cursor.fetchone()[0] == "read committed")
 
     def dedicated_options(self, timeout: float) -> dict[str, Any]:
         # READ COMMITTED: under REPEATABLE READ a row that another worker just changed is an error, not skipped.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +33,15 @@ class SQLiteDialect(Dialect):
     def dedicated_options(self, timeout: float) -> dict[str, Any]:
         return {}
 
+    @contextmanager
+    def write_transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        before = connection.transaction_mode  # type: ignore[attr-defined]
+        connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            connection.transaction_mode = before  # type: ignore[attr-defined]
+
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
         # Row values alone are a full scan here; the ids beside them go by primary key.
         ids = ", ".join(["%s"] * len(pairs))
@@ -40,7 +50,9 @@ class SQLiteDialect(Dialect):
         return f"(id IN ({ids}) AND (id, lease_token) IN (VALUES {rows}))", params
 
     def time(self, value: Any) -> datetime:
-        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]  # Django's converter made a naive one
+        # Of a column Django's converter has made a naive datetime; of an expression it is text.
+        naive: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return naive.replace(tzinfo=UTC)
 
     def claim(
         self,

@@ -1,28 +1,40 @@
-"""`JobContext`: what a task that asks for it learns about the job it runs for."""
+"""`JobContext`: the run of a job, as a task that asks for it receives it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import cached_property
 
 from gnlqueue import queue
-from gnlqueue.exceptions import JobCancelled, JobInterrupt, JobNotFound, JobPreempted
-from gnlqueue.models import Job, JobStatus
+from gnlqueue.durable.entries import STEP
+from gnlqueue.durable.fences import JobFence
+from gnlqueue.durable.run import Run
+from gnlqueue.exceptions import JobSuspended
+from gnlqueue.models import EntryStatus, Job, RunJournalEntry
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.transitions import max_attempts
 
-_current: ContextVar[JobContext | None] = ContextVar("gnlqueue_context", default=None)
+current: ContextVar[JobContext | None] = ContextVar("gnlqueue_context", default=None)
 
 
-class JobContext:
+class JobContext(Run):
     """The run of one attempt, passed as `context` to tasks with `takes_context=True`.
 
-    An interrupt is a fact of the run: once `check()` has raised one, every later call raises it again, and the attempt
-    ends with it, whatever the handler caught or returned.
+    `lease` is how long a journal write extends the job's lease; `stopping` says whether the worker shuts down, after
+    which no step begins.
     """
 
-    def __init__(self, claimed: ClaimedJob) -> None:
+    def __init__(self, claimed: ClaimedJob, lease: timedelta, stopping: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(
+            claimed.run_id,
+            JobFence(claimed, lease),
+            first=claimed.lease_token == 1,
+            settling=claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts),
+        )
         self.claimed = claimed
-        self.interrupt: JobInterrupt | None = None
+        self._stopping = stopping
 
     @property
     def job_id(self) -> int:
@@ -34,36 +46,18 @@ class JobContext:
         """The number of this attempt; 1 is the first."""
         return self.claimed.attempts
 
-    @property
-    def run_id(self) -> str:
-        """The id of the durable run, the same over all attempts."""
-        return self.claimed.run_id
-
     @cached_property
     def job(self) -> Job:
         """The job's row, read when it is first asked for."""
         return queue.get(self.claimed)
 
-    def check(self) -> None:
-        """Raise when this attempt should stop; call it in long loops, as often as a small query is affordable.
+    def begin_only_if_wanted(self, key: str) -> None:
+        super().begin_only_if_wanted(key)
+        if self._stopping():
+            self.stop(JobSuspended("The worker shuts down: the run goes on elsewhere.", timedelta()))
 
-        Raises `JobCancelled` when somebody asked to cancel, `JobPreempted` when the lease is lost.
-        """
-        if self.interrupt is None:
-            self.interrupt = self._interrupt_now()
-        if self.interrupt is not None:
-            raise self.interrupt
-
-    def _interrupt_now(self) -> JobInterrupt | None:
-        try:
-            job = queue.get(self.claimed)
-        except JobNotFound as gone:
-            return JobPreempted(str(gone))
-        if job.status != JobStatus.IN_PROGRESS or job.lease_token != self.claimed.lease_token:
-            return JobPreempted(f"Job {job.pk} is not held under token {self.claimed.lease_token} any more. Stop here.")
-        if job.cancel_requested_at is not None:
-            return JobCancelled(f"Somebody asked to cancel job {job.pk} at {job.cancel_requested_at:%H:%M:%S} UTC.")
-        return None
+    def _identity(self) -> str:
+        return f"{self.run_id}:{self.claimed.enqueued_at.isoformat()}"
 
 
 def current_context() -> JobContext:
@@ -71,7 +65,16 @@ def current_context() -> JobContext:
 
     Raises `LookupError` outside of a job.
     """
-    context = _current.get()
+    context = current.get()
     if context is None:
         raise LookupError("No job runs here: current_context() is for code that a task calls.")
     return context
+
+
+def has_open_step(claimed: ClaimedJob) -> bool:
+    """Tell whether an earlier attempt of the job began a `step` and did not end it."""
+    return (
+        RunJournalEntry.objects.using(claimed.database)
+        .filter(run_id=claimed.run_id, kind=STEP, status=EntryStatus.STARTED)
+        .exists()
+    )

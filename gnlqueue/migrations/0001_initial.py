@@ -123,7 +123,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('lease_token', models.BigIntegerField(null=True)),
-                ('kind', models.CharField(choices=[('evidence', 'Evidence'), ('resolution', 'Resolution')], max_length=12)),
+                ('kind', models.CharField(choices=[('evidence', 'Evidence'), ('mismatch', 'Mismatch'), ('resolution', 'Resolution')], max_length=12)),
                 ('by', models.CharField(max_length=200)),
                 ('at', models.DateTimeField()),
                 ('why', models.TextField()),

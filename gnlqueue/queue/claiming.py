@@ -51,7 +51,7 @@ def claim_many(
     crashed its worker twice in a row is returned alone.
     """
     alias = alias_of(using)
-    check_queue_name(queue_name)
+    _checked(queue_name, worker_id, lease, limit)
     promote([queue_name], using=alias, now=now)
     rescue([queue_name], using=alias, now=now)
     return claim_ready(queue_name, worker_id=worker_id, lease=lease, limit=limit, using=alias, now=now)
@@ -67,17 +67,23 @@ def claim_ready(
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Do what `claim_many` does, without promoting and rescuing: for a worker that does these on its own schedule."""
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit!r}.")
-    if not worker_id or len(worker_id) > 100:
-        raise ValueError(f"worker_id is a text of 1 to 100 characters, not {worker_id!r}.")
-    length = timedelta(seconds=seconds(lease, "lease"))
+    length = _checked(queue_name, worker_id, lease, limit)
     next_ones = compiled(using, queue_name, limit)
     rows = retried(
         using,
         lambda: dialects.of(using).claim(connections[using], next_ones, worker_id=worker_id, lease=length, now=now),
     )
     return [ClaimedJob.from_row(row, using) for row in rows]
+
+
+def _checked(queue_name: str, worker_id: str, lease: timedelta | float, limit: int) -> timedelta:
+    """Return the length of the lease, or raise what a claim raises for arguments that make no sense."""
+    check_queue_name(queue_name)
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit!r}.")
+    if not worker_id or len(worker_id) > 100:
+        raise ValueError(f"worker_id is a text of 1 to 100 characters, not {worker_id!r}.")
+    return timedelta(seconds=seconds(lease, "lease"))
 
 
 def promote(queue_names: Sequence[str], *, using: str, now: datetime | None = None) -> int:

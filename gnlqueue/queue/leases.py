@@ -29,6 +29,18 @@ def extend(claimed: ClaimedJob, lease: timedelta | float, *, now: datetime | Non
     return claimed._replace(lease_expires_at=job.lease_expires_at or claimed.lease_expires_at)
 
 
+def keep(claimed: ClaimedJob, lease: timedelta, *, unless_cancelled: bool) -> bool:
+    """Renew the lease as part of the caller's transaction, and tell whether the job is held.
+
+    The last statement of a transaction that writes something for the holder: what it wrote counts only with it. With
+    `unless_cancelled` a job that somebody asked to cancel does not count as held.
+    """
+    rows = Job.objects.using(claimed.database).filter(held(claimed))
+    if unless_cancelled:
+        rows = rows.filter(cancel_requested_at__isnull=True)
+    return rows.update(lease_expires_at=clock(offset=lease)) == 1
+
+
 def renew(pairs: Sequence[Pair], lease: timedelta, *, using: str) -> tuple[set[Pair], set[Pair]]:
     """Renew the leases of (job id, lease token) pairs; return which were renewed, and which are lost.
 

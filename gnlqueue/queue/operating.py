@@ -20,6 +20,7 @@ from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
 from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.queue.transitions import max_attempts
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)
@@ -127,6 +128,33 @@ def unblock(job: Job | ClaimedJob | int, *, using: str | None = None, now: datet
     found = _expect(changed, get(id, using=alias), "unblocked", "it is not blocked")
     wakeups.wake(alias, [found.queue_name])
     return found
+
+
+def unblock_settled(job_id: int, *, using: str, now: datetime | None = None) -> bool:
+    """Make a blocked job ready if none of its steps is in doubt any more; tell whether it is.
+
+    Part of the caller's transaction, which has locked the job's row. A job whose attempts are used up gets one more:
+    somebody has just decided how it goes on.
+    """
+    job = Job.objects.using(using).with_status(JobStatus.BLOCKED).filter(pk=job_id).first()
+    entries = RunJournalEntry.objects.using(using).filter(run_id=f"job:{job_id}", status=EntryStatus.IN_DOUBT)
+    if job is None or entries.exists():
+        return False
+    attempts = min(job.attempts, max_attempts(job.task_name, job.max_attempts) - 1)
+    changed = (
+        Job.objects.using(using)
+        .filter(pk=job_id)
+        .with_status(JobStatus.BLOCKED)
+        .update(status=JobStatus.READY, run_at=clock(now), blocked_reason=None, attempts=attempts)
+    )
+    wakeups.wake(using, [job.queue_name])
+    return changed == 1
+
+
+def fail_blocked(job_id: int, reason: str, *, using: str, now: datetime | None = None) -> bool:
+    """Dead-letter a blocked job; what is in doubt stays so. Tell whether it was blocked."""
+    row = Job.objects.using(using).filter(pk=job_id).with_status(JobStatus.BLOCKED)
+    return row.update(status=JobStatus.DEAD, finished_at=clock(now), blocked_reason=None, last_error=reason) == 1
 
 
 def enqueue_again(

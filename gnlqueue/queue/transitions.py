@@ -8,10 +8,11 @@ no row.
 verb               to                                                      attempt              guard
 =================  ======================================================  ===================  =============
 complete           done                                                    counts               held
-fail               scheduled, dead at max_attempts; cancelled if asked     counts               held
+fail               scheduled; dead at max_attempts, blocked with a step    counts               held
+                   in doubt; cancelled if asked
 release            ready; cancelled if asked                               given back           held
 suspend            scheduled                                               given back           held
-block              blocked                                                 given back           held
+block              blocked; ready where it was resolved meanwhile          given back           held
 confirm_cancel     cancelled                                               counts               held
 postpone_unknown   scheduled; dead after the grace period                  given back           held
 end_lost_attempts  ready or scheduled, dead at max_attempts, cancelled     counts, and a crash  expired, held
@@ -28,7 +29,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, DateTimeField, Expression, F, Q, Value, When
+from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from gnlqueue import backoff as backoffs
@@ -37,7 +38,7 @@ from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import UnknownTask
-from gnlqueue.models import Job, JobAttempt, JobQuerySet, JobStatus
+from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, RunJournalEntry
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
 from gnlqueue.queue.transactions import retried
 from gnlqueue.registry import dotted, get_task
@@ -46,6 +47,7 @@ LONGEST_ERROR = 20_000  # characters kept of a traceback
 LONGEST_REASON = 2_000  # characters kept in the job's last_error
 
 _ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
+_READY: dict[str, Any] = {"status": JobStatus.READY}
 _NO_LEASE: dict[str, Any] = {"lease_expires_at": None}
 _GIVEN_BACK: dict[str, Any] = {**_NO_LEASE, "attempts": F("attempts") - 1}
 
@@ -131,7 +133,10 @@ def fail(
     }
     if not dead:
         changes["run_at"] = clock(now, offset=delay)
-    _leave(claimed, changes, record=reason, now=now)
+    if dead:
+        _leave_for_good(claimed, changes, record=reason, now=now)
+    else:
+        _leave(claimed, changes, record=reason, now=now)
     return _jobs(using).get(pk=claimed.id)
 
 
@@ -173,12 +178,36 @@ def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime |
     _leave(claimed, {"status": JobStatus.SCHEDULED, "run_at": wakes, "crashes": 0, **_GIVEN_BACK})
 
 
-def block(claimed: ClaimedJob, reason: str) -> None:
+def block(claimed: ClaimedJob, reason: str, error: str = "") -> bool:
     """Let the job wait for a human, without counting the attempt; `reason` is `in_doubt` or `mismatch`.
+
+    Returns `False` where the doubt has been resolved meanwhile: then the job is ready at once.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    _leave(claimed, {"status": JobStatus.BLOCKED, "blocked_reason": reason, "crashes": 0, **_GIVEN_BACK})
+    using = database_of(claimed)
+    changes = {
+        "status": JobStatus.BLOCKED,
+        "blocked_reason": reason,
+        "crashes": 0,
+        "last_error": payloads.scrub(error, LONGEST_REASON) or None,
+        **_GIVEN_BACK,
+    }
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            # The job's row first: whoever resolves locks it first too, so that one of us sees the other's work.
+            if not _jobs(using).filter(held(claimed)).update(**changes):
+                return 0
+            if reason == "in_doubt" and not _steps(claimed, EntryStatus.IN_DOUBT).exists():
+                ready = {"status": JobStatus.READY, "blocked_reason": None}
+                return 1 + _jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED).update(**ready)
+            return 1
+
+    written = retried(using, write)
+    if not written:
+        raise lost(claimed)
+    return written == 1
 
 
 def confirm_cancel(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
@@ -267,13 +296,13 @@ def _end_attempt(
 ) -> int:
     if job.cancel_requested_at is not None:
         changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
-    elif job.attempts >= max_attempts(job.task_name, job.max_attempts):
-        changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
-    elif delay:
-        changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)}
+    elif job.attempts < max_attempts(job.task_name, job.max_attempts):
+        changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)} if delay else _READY
+    elif _steps(job, EntryStatus.STARTED, using).exists():
+        changes = _READY  # one more claim, only to settle what became of the step that was caught in the middle
     else:
-        changes = {"status": JobStatus.READY}
-    changes |= {"crashes": crashes, "last_error": error, **_NO_LEASE}
+        changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
+    changes = {**changes, "crashes": crashes, "last_error": error, **_NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
     if written:
         _record_attempt(job, error, using=using, now=now)
@@ -347,6 +376,36 @@ def _leave(
 
     if not retried(using, write):
         raise lost(claimed)
+
+
+def _leave_for_good(
+    claimed: ClaimedJob, changes: dict[str, Any], *, record: str | BaseException, now: datetime | None
+) -> None:
+    """Do what `_leave` does with a job that would be dead, unless an earlier attempt left a step's outcome unknown.
+
+    Then the step is in doubt, and the job waits for a human: no job is dead with an open question.
+    """
+    using = claimed.database
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            written = _jobs(using).filter(held(claimed)).update(**changes)
+            if written:
+                _record_attempt(claimed, record, using=using, now=now)
+                if _steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now)):
+                    _jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
+                        status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
+                    )
+            return written
+
+    if not retried(using, write):
+        raise lost(claimed)
+
+
+def _steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None) -> QuerySet[RunJournalEntry]:
+    """Return the job's journal entries of one status whose effect may not be repeated."""
+    alias = job.database if isinstance(job, ClaimedJob) else using
+    return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)
 
 
 def _record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using: str, now: datetime | None) -> None:

@@ -14,7 +14,6 @@ outcomes              write what came of jobs, in groups
 heartbeat             renew leases; give back the jobs of a worker that died
 maintenance           promote, rescue and prune, each at its pace
 wakeup                be told of new jobs
-connection            a database connection of our own
 loop                  `Worker`: claim, run, write, wait
 supervisor            `Supervisor`: start, watch, replace and end the processes
 console               what people read

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
+from asgiref.sync import async_to_sync, sync_to_async
+
 from gnlqueue import payloads, signals
 from gnlqueue.conf import settings
-from gnlqueue.durable.context import JobContext, _current
+from gnlqueue.durable.context import JobContext, current, has_open_step
 from gnlqueue.exceptions import (
     GiveUp,
+    JobBlocked,
     JobCancelled,
+    JobGivenUp,
     JobInterrupt,
     JobPreempted,
+    JobSuspended,
     JobTimedOut,
-    PayloadError,
     Retry,
+    StepFailed,
     UnknownTask,
 )
 from gnlqueue.queue import ClaimedJob
@@ -38,6 +45,8 @@ class Ending(Enum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+    SUSPENDED = "suspended"
     PREEMPTED = "lease lost"
     UNKNOWN_TASK = "unknown task"
 
@@ -54,24 +63,36 @@ class Outcome(NamedTuple):
     final: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a worker's attempts run under: `stopping` says whether it shuts down, `lease` is what a step renews by."""
+
+    timeouts: Timeouts
+    lease: timedelta
+    stopping: Callable[[], bool]
+
+
 def prepare(claimed: ClaimedJob) -> Task[..., Any] | Outcome:
     """Return the job's task, or at once the outcome where it cannot be run."""
     try:
         task = get_task(claimed.task_name)
     except UnknownTask:
         return Outcome(claimed, Ending.UNKNOWN_TASK)
-    if claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts):
+    if claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts) and not has_open_step(claimed):
         # Rescued by a process that did not know the task, and so could not know its limit.
         return Outcome(claimed, Ending.FAILED, error="All attempts were used up by crashes.", final=True)
     return task
 
 
-def run_sync(claimed: ClaimedJob, task: Task[..., Any], timeouts: Timeouts) -> Outcome:
+def run_sync(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome:
     """Run a job's task in this thread."""
-    began = time.monotonic()
-    context = JobContext(claimed)
+    if task.is_async:
+        return async_to_sync(run_async)(claimed, task, terms)
+    began, timeouts = time.monotonic(), terms.timeouts
+    context = JobContext(claimed, terms.lease, terms.stopping)
     timeout = timeout_of(claimed, task)
     try:
+        signals.send(signals.job_started, job=claimed)
         with _inside(context):
             if timeout is None:
                 result = task.call(*_arguments(task, context), **claimed.kwargs)
@@ -81,20 +102,27 @@ def run_sync(claimed: ClaimedJob, task: Task[..., Any], timeouts: Timeouts) -> O
                     result = task.call(*_arguments(task, context), **claimed.kwargs)
                 finally:
                     timeouts.leave(claimed)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        timeouts.leave(claimed)  # once more, if the interrupt arrived inside of it
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # somebody's Ctrl-C; in any other thread the task itself raised it
+        context.end()
         return _raised(context, task, error, began)
+    context.end()
     return _returned(context, task, result, began)
 
 
-async def run_async(claimed: ClaimedJob, task: Task[..., Any]) -> Outcome:
+async def run_async(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome:
     """Run a job's `async def` task on this event loop."""
-    began = time.monotonic()
-    context = JobContext(claimed)
+    began, timeouts = time.monotonic(), terms.timeouts
+    context = JobContext(claimed, terms.lease, terms.stopping)
     timeout = timeout_of(claimed, task)
     try:
+        if signals.job_started.receivers:  # which may use the ORM
+            await sync_to_async(signals.send)(signals.job_started, job=claimed)
         with _inside(context):
+            if timeout is not None:
+                timeouts.enter(claimed, timeout, interrupt=False)
             try:
                 async with asyncio.timeout(timeout) as limit:
                     result = await task.acall(*_arguments(task, context), **claimed.kwargs)
@@ -102,11 +130,18 @@ async def run_async(claimed: ClaimedJob, task: Task[..., Any]) -> Outcome:
                 if limit.expired():
                     raise JobTimedOut(f"It ran longer than {timeout:g} s.") from None
                 raise
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
+            finally:
+                timeouts.leave(claimed)
+    except BaseException as error:  # KeyboardInterrupt too: it would end the event loop for all
+        await _end(context)
         return _raised(context, task, error, began)
+    await _end(context)
     return _returned(context, task, result, began)
+
+
+async def _end(context: JobContext) -> None:
+    if context.has_steps:  # a branch that the handler did not wait for may still be inside one
+        await sync_to_async(context.end, thread_sensitive=False)()
 
 
 def timeout_of(claimed: ClaimedJob, task: Task[..., Any]) -> float | None:
@@ -121,13 +156,11 @@ def _arguments(task: Task[..., Any], context: JobContext) -> list[Any]:
 
 @contextmanager
 def _inside(context: JobContext) -> Iterator[None]:
-    if signals.job_started.receivers:
-        signals.send(signals.job_started, job=context.claimed)
-    token = _current.set(context)
+    token = current.set(context)
     try:
         yield
     finally:
-        _current.reset(token)
+        current.reset(token)
 
 
 def _returned(context: JobContext, task: Task[..., Any], result: Any, began: float) -> Outcome:
@@ -137,7 +170,7 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
     if result is not None:
         try:
             payloads.encode(result, "result", limit=settings().MAX_PAYLOAD_BYTES)
-        except PayloadError as error:
+        except Exception as error:  # a PayloadError, or what an object of the task's own raised
             # The work is done: running it again for its result would do it twice.
             logger.warning(
                 "job %s (%s) is done, but its result was not stored: %s", claimed.id, claimed.task_name, error
@@ -151,19 +184,29 @@ def _raised(context: JobContext, task: Task[..., Any], error: BaseException, beg
     error = context.interrupt or error
     if isinstance(error, JobCancelled):
         return Outcome(claimed, Ending.CANCELLED, took)
+    if isinstance(error, JobBlocked):
+        return Outcome(claimed, Ending.BLOCKED, took, error=error)
+    if isinstance(error, JobSuspended):
+        return Outcome(claimed, Ending.SUSPENDED, took, error=error)
     if isinstance(error, JobPreempted):
         return Outcome(claimed, Ending.PREEMPTED, took, error=error)
     if isinstance(error, JobTimedOut) and not str(error):
         error = JobTimedOut(f"It ran longer than {timeout_of(claimed, task):g} s.").with_traceback(error.__traceback__)
     if isinstance(error, Retry):
         return Outcome(claimed, Ending.FAILED, took, error=error, after=error.after)
-    final = isinstance(error, GiveUp) or (not isinstance(error, JobInterrupt) and _is_final(claimed, task, error))
+    final = isinstance(error, GiveUp | JobGivenUp)
+    if not isinstance(error, JobInterrupt):
+        final = final or _is_final(claimed, task, error)
     return Outcome(claimed, Ending.FAILED, took, error=error, final=final)
 
 
 def _is_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> bool:
     """Tell whether the exception's class rules out another attempt, by what the job, else its task, says."""
     names = {dotted(kind) for kind in type(error).__mro__}
+    if isinstance(error, StepFailed):  # look through to what the step raised, on replay too
+        if error.final:
+            return True
+        names.update(error.classes)
     options = claimed.options or {}
     give_up_on = options.get("give_up_on") or [dotted(kind) for kind in task.options.give_up_on]
     retry_for = options.get("retry_for") or [dotted(kind) for kind in task.options.retry_for]

@@ -13,16 +13,17 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import WorkerProcess
+from gnlqueue.exceptions import DatabaseNotReady
+from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import leases, transitions
 from gnlqueue.queue.claimed import Pair
-from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -63,7 +64,10 @@ class Heartbeat:
         ids = [table.worker_id for table in alive]
         WorkerProcess.objects.using(self.database).filter(worker_id__in=ids).update(heartbeat_at=clock())
         if self.health_file is not None:
-            self.health_file.touch()
+            try:
+                self.health_file.touch()
+            except OSError as error:  # no reason to let leases run out
+                logger.error("The health file cannot be touched: %s", error)
 
     def give_back(self) -> None:
         """Give back what workers held that are gone, and empty their tables."""
@@ -73,11 +77,17 @@ class Heartbeat:
             held = list(table)
             overdue = [each.pair for each in held if each.stage is Stage.OVERDUE]
             begun = [each.pair for each in held if each.stage is Stage.BEGUN] if table.owner is Owner.CRASHED else []
-            rest = [each.pair for each in held if each.pair not in {*overdue, *begun}]
+            known = {*overdue, *begun}
+            rest = [pair for pair in self._in_name_of(table.worker_id) if pair not in known]
             self._end(overdue, begun, rest)
             _say_given_back(table.worker_id, begun, overdue, rest)
             WorkerProcess.objects.using(self.database).filter(worker_id=table.worker_id).delete()
             table.clear()
+
+    def _in_name_of(self, worker_id: str) -> list[Pair]:
+        """Return what a worker holds by the database: also what it had claimed, but not yet published."""
+        held = Job.objects.using(self.database).with_status(JobStatus.IN_PROGRESS).filter(worker_id=worker_id)
+        return list(held.values_list("id", "lease_token"))
 
     def _end(self, overdue: list[Pair], begun: list[Pair], rest: list[Pair]) -> None:
         transitions.release_pairs(rest, using=self.database)
@@ -122,6 +132,9 @@ class HeartbeatThread(threading.Thread):
                         self._stopped.wait(interval)
             except ConnectionProblem as error:
                 wait = outage.pause(error)
+            except Exception:
+                logger.exception("A heartbeat failed; the next one comes at its time.")
+                wait = interval
 
     def stop(self) -> None:
         """End the thread; waits for a beat that is under way."""
@@ -129,8 +142,8 @@ class HeartbeatThread(threading.Thread):
         self.join()
 
 
-def run_heartbeat_process(heartbeat: Heartbeat, wakes: int) -> None:
-    """Beat until no worker is left whose leases it keeps.
+def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], None] = lambda: None) -> None:
+    """Beat until no worker is left whose leases it keeps; `ready` is called when no signal can end it any more.
 
     `wakes` is the reading end of a pipe: the supervisor writes a byte when a worker has ended, and closes it when all
     have. It also closes when the supervisor is killed. Then the heartbeat sees for itself which workers still live:
@@ -138,11 +151,13 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # last to go: the supervisor says when
+    ready()
     outage = Outage(heartbeat.interval)
     supervised, next_beat = True, time.monotonic()
     while True:
         try:
-            with dedicated(heartbeat.database, heartbeat.interval):
+            with dedicated(heartbeat.database, heartbeat.interval) as connection:
+                require_tables(connection)
                 while supervised or any(table.owner is not Owner.NONE for table in heartbeat.tables):
                     if not supervised:
                         _notice_deaths(heartbeat.tables)
@@ -155,6 +170,10 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int) -> None:
                 return
         except ConnectionProblem as error:
             time.sleep(outage.pause(error))
+        except DatabaseNotReady:  # the workers say so, and end; there is nothing to renew
+            while _wait(wakes, heartbeat.interval, supervised=True):
+                pass
+            return
 
 
 def _wait(wakes: int, seconds: float, *, supervised: bool) -> bool:
@@ -168,8 +187,21 @@ def _wait(wakes: int, seconds: float, *, supervised: bool) -> bool:
 
 def _notice_deaths(tables: Sequence[LeaseTable]) -> None:
     for table in tables:
-        if table.owner in {Owner.ALIVE, Owner.STOPPED}:
-            try:
-                os.kill(table.pid, 0)
-            except ProcessLookupError:
-                table.owner = Owner.CRASHED
+        if table.owner in {Owner.ALIVE, Owner.STOPPED} and not _lives(table.pid):
+            table.owner = Owner.CRASHED
+
+
+def _lives(pid: int) -> bool:
+    """Tell whether a process lives that is not a child of ours; one that nobody has waited for yet does not."""
+    try:
+        if not hasattr(os, "pidfd_open"):
+            os.kill(pid, 0)
+            return True
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        ended, _, _ = select.select([watch], [], [], 0)
+        return not ended
+    finally:
+        os.close(watch)

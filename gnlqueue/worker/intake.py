@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from gnlqueue.connection import ConnectionProblem
 from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, transitions
-from gnlqueue.worker.connection import ConnectionProblem
 from gnlqueue.worker.holdings import Holdings
 
 MAX_PREFETCH = 100  # jobs claimed beyond the free slots
 SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
 PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
 PREFETCHED_WORK = PREFETCH_PATIENCE / 4  # seconds of work to have at hand
+PREFETCH_PAUSE = 5.0  # seconds
 RECENT = 50  # tasks whose durations count
 
 
@@ -45,10 +47,15 @@ class Intake:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._first = 0
         self._in_doubt = False
+        self._prefetch_after = 0.0
 
     def note_duration(self, seconds: float) -> None:
         """Learn how long a task took."""
         self._recent.append(seconds)
+
+    def pause_prefetch(self) -> None:
+        """Claim no more than can begin at once, for a while: what was claimed beyond that had to go back."""
+        self._prefetch_after = time.monotonic() + PREFETCH_PAUSE
 
     def room(self) -> int:
         """Return how many jobs may be claimed now; 0 or less for none."""
@@ -72,7 +79,9 @@ class Intake:
                 )
             except ConnectionProblem:
                 self._in_doubt = True  # it may have been committed all the same
-                raise
+                if not batch:
+                    raise
+                break  # what we do hold is to be started; the next statement meets the problem again
             for each in claimed:
                 self._holdings.add(each)
             batch += claimed
@@ -86,7 +95,7 @@ class Intake:
         yield from self._queue_names[: self._first]
 
     def _prefetch(self) -> int:
-        if not self._prefetches or len(self._recent) < self._concurrency:
+        if not self._prefetches or len(self._recent) < self._concurrency or time.monotonic() < self._prefetch_after:
             return 0
         median = statistics.median_low(self._recent)
         if median >= SHORT_TASK:

@@ -7,6 +7,7 @@ import os
 import queue as queues_
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,17 +19,17 @@ from django.db import connections
 from gnlqueue import dialects, queue
 from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
+from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
 from gnlqueue.dialects import now as clock
 from gnlqueue.dialects.base import SUSPECT_CRASHES
-from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.models import Job, WorkerProcess
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Task, registered
 from gnlqueue.worker import executor, outcomes, wakeup
-from gnlqueue.worker.connection import ConnectionProblem, Outage, dedicated, require_tables
-from gnlqueue.worker.executor import Outcome
+from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.intake import MAX_PREFETCH, PREFETCH_PATIENCE, Intake
@@ -113,8 +114,9 @@ class Worker:
             self._table.assign(self.worker_id)
         self._holdings = Holdings(self._table)
         self._timeouts = Timeouts()
+        self._terms = Terms(self._timeouts, timedelta(seconds=self.lease), lambda: self._stop_by is not None)
         self._inbox: queues_.SimpleQueue[Outcome | str] = queues_.SimpleQueue()
-        self._pool = Pool(concurrency, self._table, self._timeouts, self._inbox.put)
+        self._pool = Pool(concurrency, self._table, self._terms, self._inbox.put)
         self._intake = Intake(
             self.queues,
             self._holdings,
@@ -128,6 +130,7 @@ class Worker:
         self._maintenance = Maintenance(self.queues, database=self.database, beat=self.lease / BEATS_PER_LEASE)
         self._still_wanted: Callable[[], bool] = lambda: True
         self._unwritten: list[Outcome] = []
+        self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._look_again = False
         self._stop_by: float | None = None
@@ -150,12 +153,28 @@ class Worker:
         try:
             task = executor.prepare(claimed)
             self._table.advance(claimed, Stage.BEGUN)
-            outcome = task if isinstance(task, Outcome) else executor.run_sync(claimed, task, self._timeouts)
+            outcome = task if isinstance(task, Outcome) else self._run_limited(claimed, task)
             outcomes.write([outcome], self._on_error)
+        except KeyboardInterrupt:
+            transitions.release_many([claimed])
+            raise
         finally:
             self._holdings.drop([claimed])
             if beats is not None:
                 beats.stop()
+
+    def _run_limited(self, claimed: ClaimedJob, task: Task[..., Any]) -> Outcome:
+        """Run a task in this thread, which a timer interrupts when the task has a timeout."""
+        timeout = executor.timeout_of(claimed, task)
+        if timeout is None:
+            return executor.run_sync(claimed, task, self._terms)
+        timer = threading.Timer(timeout + 0.01, self._timeouts.interrupt_overdue)
+        timer.daemon = True
+        timer.start()
+        try:
+            return executor.run_sync(claimed, task, self._terms)
+        finally:
+            timer.cancel()
 
     def _start_heartbeat(self) -> HeartbeatThread | None:
         """Beat from a thread, unless a supervisor's heartbeat process does."""
@@ -198,20 +217,27 @@ class Worker:
     def _work(self) -> None:
         beat = self.lease / BEATS_PER_LEASE
         outage = Outage(beat)
+        reached = False
         while not self._finished():
             try:
                 with dedicated(self.database, beat) as connection:
                     require_tables(connection)
                     self._register()
+                    reached = True
                     while not self._finished():
                         delay = self._turn()
                         outage.over()
                         self._wait(delay)
                     self._write_outcomes()
             except ConnectionProblem as error:
-                if dialects.of(self.database).is_hopeless(error):
-                    raise
+                if not reached and dialects.of(self.database).is_hopeless(error):
+                    raise DatabaseNotReady(
+                        f"The database {self.database!r} cannot be used: {error}. Does the directory of "
+                        f"{connections[self.database].settings_dict['NAME']} exist, and may this user write there?"
+                    ) from error
                 self._maintenance.note_outage()
+                self._pool.note_outage()
+                self._end_overdue()
                 self._wait(outage.pause(error))
 
     def _turn(self) -> float:
@@ -226,6 +252,9 @@ class Worker:
         self._maintenance.do_what_is_due(idle=not self._holdings)
         room = self._intake.room()
         claimed = self._intake.claim(room) if room > 0 else []
+        if self._stop_by is not None:  # meanwhile
+            self._give_back(claimed)
+            return 0.0
         self._start(claimed)
         if claimed:
             self._pace.reset()
@@ -234,13 +263,19 @@ class Worker:
 
     def _wait(self, delay: float) -> None:
         """Wait for news, and gather the outcomes that come in together."""
-        left = self._timeouts.seconds_left()
-        ends = time.monotonic() + max(min(delay, LONGEST_NAP if left is None else min(left, LONGEST_NAP)), 0)
+        ends = time.monotonic() + delay
         while True:
+            left = self._timeouts.seconds_left()
+            nap = max(min(ends - time.monotonic(), LONGEST_NAP if left is None else min(left, LONGEST_NAP)), 0.0)
             try:
-                news = self._inbox.get(timeout=max(ends - time.monotonic(), 0))
+                news = self._inbox.get(timeout=nap)
             except queues_.Empty:
-                break
+                if not self._still_wanted() and self._stop_by is None:
+                    logger.warning("stopping   the supervisor is gone")
+                    self.stop()
+                elif time.monotonic() >= ends or nap == left:  # the latter: somebody is to be interrupted
+                    return
+                continue
             if isinstance(news, Outcome):
                 self._unwritten.append(news)
                 # A lone outcome is written at once; one of many waits a moment for the others.
@@ -252,9 +287,6 @@ class Worker:
                 ends = min(ends, time.monotonic())
             else:
                 ends = 0.0
-        if not self._still_wanted() and self._stop_by is None:
-            logger.warning("stopping   the supervisor is gone")
-            self.stop()
 
     def _pause(self, room: int) -> float:
         """Return how long to wait when nothing was claimed."""
@@ -267,6 +299,11 @@ class Worker:
         if room <= 0:
             return PREFETCH_PATIENCE  # an outcome wakes us earlier
         return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
+
+    @property
+    def has_overdue(self) -> bool:
+        """Whether the worker ended because of a job that is over its timeout and could not be interrupted."""
+        return bool(self._holdings.overdue)
 
     def _finished(self) -> bool:
         if self._stop_by is None:
@@ -289,7 +326,9 @@ class Worker:
                 self._suspect = claimed, task
             else:
                 self._pool.put(claimed, task)
-        self._give_back(back)
+        if back:
+            self._intake.pause_prefetch()
+            self._give_back(back)
         self._start_suspect()
         self._write_outcomes()
 
@@ -307,15 +346,22 @@ class Worker:
     def _write_outcomes(self) -> None:
         if not self._unwritten:
             return
-        outcomes.write(self._unwritten, self._on_error)
-        for outcome in self._unwritten:
-            self._intake.note_duration(outcome.seconds)
-        self._holdings.drop(outcome.claimed for outcome in self._unwritten)
-        self._unwritten = []
+        written: list[Outcome] = []
+        try:
+            outcomes.write(self._unwritten, self._on_error, written.append)
+        finally:
+            for outcome in written:
+                self._intake.note_duration(outcome.seconds)
+            self._holdings.drop(outcome.claimed for outcome in written)
+            done = {outcome.claimed.pair for outcome in written}
+            self._unwritten = [outcome for outcome in self._unwritten if outcome.claimed.pair not in done]
 
     def _give_back(self, back: list[ClaimedJob]) -> None:
-        transitions.release_many(back)
-        self._holdings.drop(back)
+        """Release these, with what an earlier try could not release because the database was away."""
+        self._unreleased += back
+        transitions.release_many(self._unreleased)
+        self._holdings.drop(self._unreleased)
+        self._unreleased = []
 
     def _give_back_unbegun(self) -> None:
         waiting = self._pool.take_back()

@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import cast
 
 from django.db import DatabaseError
 
 from gnlqueue import signals
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
-from gnlqueue.exceptions import JobNotFound, LeaseLost
+from gnlqueue.connection import ConnectionProblem
+from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
-from gnlqueue.worker.connection import ConnectionProblem
 from gnlqueue.worker.console import length
 from gnlqueue.worker.executor import Ending, Outcome
 
@@ -31,19 +32,24 @@ UNKNOWN_TASK_BACKOFF = Backoff(base=5, factor=2, cap=300)
 ErrorHook = Callable[[ClaimedJob, BaseException | str], None]
 
 
-def write(outcomes: Sequence[Outcome], on_error: ErrorHook | None = None) -> None:
+def write(
+    outcomes: Sequence[Outcome],
+    on_error: ErrorHook | None = None,
+    written: Callable[[Outcome], None] = lambda _: None,
+) -> None:
     """Write the outcomes, each under its guard, log a line for each, and send the signals.
 
-    Raises what a broken connection raises; then none, some or all are written, and writing them again is safe.
+    `written` is called with each that needs no more writing. Raises what a broken connection raises; the others are
+    then to be offered again, which is safe also where the first time did succeed.
     """
-    done = [outcome for outcome in outcomes if outcome.ending is Ending.DONE]
-    _write_done(done)
+    _write_done([outcome for outcome in outcomes if outcome.ending is Ending.DONE], written)
     for outcome in outcomes:
         if outcome.ending is not Ending.DONE:
             _write_one(outcome, on_error)
+            written(outcome)
 
 
-def _write_done(done: list[Outcome]) -> None:
+def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None:
     try:
         lost = transitions.complete_many([(outcome.claimed, outcome.result) for outcome in done])
     except ConnectionProblem:
@@ -51,10 +57,10 @@ def _write_done(done: list[Outcome]) -> None:
     except DatabaseError as error:
         if len(done) > 1:
             for outcome in done:
-                _write_done([outcome])
+                _write_done([outcome], written)
         elif done[0].result is not None:
             logger.warning("job %s is done, but the database refused its result: %s", done[0].claimed.id, error)
-            _write_done([done[0]._replace(result=None)])
+            _write_done([done[0]._replace(result=None)], written)
         else:
             raise
         return
@@ -65,6 +71,7 @@ def _write_done(done: list[Outcome]) -> None:
         else:
             _report(outcome, logging.INFO, "done", "")
             _finished(outcome.claimed, JobStatus.DONE)
+        written(outcome)
 
 
 def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
@@ -78,6 +85,12 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
             _write_unknown(outcome)
         elif outcome.ending is Ending.FAILED:
             _write_failed(outcome, on_error)
+        elif outcome.ending is Ending.BLOCKED:
+            _write_blocked(outcome)
+        elif outcome.ending is Ending.SUSPENDED:
+            until = cast(JobSuspended, outcome.error).until
+            transitions.suspend(claimed, until)
+            _report(outcome, logging.INFO, "asleep", str(outcome.error))
         else:
             _report_lost(outcome, str(outcome.error))
     except (LeaseLost, JobNotFound) as error:
@@ -86,20 +99,39 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
 
 def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     claimed, error = outcome.claimed, outcome.error or "failed"
-    job = transitions.fail(claimed, error, after=outcome.after, final=outcome.final)
+    try:
+        job = transitions.fail(claimed, error, after=outcome.after, final=outcome.final)
+    except ConnectionProblem:
+        raise
+    except DatabaseError as refused:  # a failure must be recordable, whatever is in its text
+        logger.warning("job %s failed, but the database refused the error's text: %s", claimed.id, refused)
+        plain = f"{type(error).__name__}, with a text that the database refused"
+        job = transitions.fail(claimed, plain, after=outcome.after, final=outcome.final)
     number = f"attempt {claimed.attempts} of {transitions.max_attempts(claimed.task_name, claimed.max_attempts)}"
     if job.status == JobStatus.SCHEDULED:
         wait = job.run_at - claimed.last_attempted_at - timedelta(seconds=outcome.seconds)
         _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(wait)}: {job.last_error}")
     else:
         _report(outcome, logging.ERROR, job.status, f"{number}: {job.last_error}")
-        _finished(claimed, JobStatus(job.status))
+        if job.status == JobStatus.BLOCKED:
+            signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason="in_doubt")
+        else:
+            _finished(claimed, JobStatus(job.status))
     signals.send(signals.job_attempt_failed, job=claimed, error=error)
     if on_error is not None:
         try:
             on_error(claimed, error)
         except Exception:
             logger.exception("on_error raised; the job's failure is recorded all the same.")
+
+
+def _write_blocked(outcome: Outcome) -> None:
+    claimed, blocked = outcome.claimed, cast(JobBlocked, outcome.error)
+    if transitions.block(claimed, blocked.reason, str(blocked)):
+        _report(outcome, logging.ERROR, "blocked", str(blocked))
+        signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason=blocked.reason)
+    else:
+        _report(outcome, logging.INFO, "ready", "what it was blocked for has been resolved meanwhile")
 
 
 def _write_unknown(outcome: Outcome) -> None:

@@ -26,4 +26,6 @@ class Pace:
         if not grown:
             return pause
         due = seconds_until_due()
-        return pause if due is None else min(pause, max(due, 0.0))
+        if due is None:
+            return pause
+        return min(pause, due if due > 0 else self._shortest)  # one that is due and still there is locked just now

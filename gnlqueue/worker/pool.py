@@ -10,15 +10,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.registry import Task
 from gnlqueue.worker import executor
-from gnlqueue.worker.executor import Outcome
+from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.table import LeaseTable, Stage
-from gnlqueue.worker.timeouts import Timeouts
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -29,12 +30,10 @@ IDLE_CONNECTION_AGE = 10.0
 class Pool:
     """At most `concurrency` jobs at once. `report` is called with each outcome, in the thread that has it."""
 
-    def __init__(
-        self, concurrency: int, table: LeaseTable, timeouts: Timeouts, report: Callable[[Outcome], None]
-    ) -> None:
+    def __init__(self, concurrency: int, table: LeaseTable, terms: Terms, report: Callable[[Outcome], None]) -> None:
         self._concurrency = concurrency
         self._table = table
-        self._timeouts = timeouts
+        self._terms = terms
         self._report = report
         self._changed = threading.Condition()
         self._waiting: deque[tuple[ClaimedJob, Task[..., Any], float]] = deque()  # with the time it was put there
@@ -42,6 +41,8 @@ class Pool:
         self._threads = 0
         self._idle = 0
         self._ended = False
+        self._outages = 0
+        self._outages_seen_by_loop = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def put(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
@@ -63,8 +64,11 @@ class Pool:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-            if self._loop is not None and not self._running:
-                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._end_loop()
+
+    def note_outage(self) -> None:
+        """Have each thread close its database connections before its next job: the database was away."""
+        self._outages += 1
 
     def _start_next(self) -> None:
         """Give waiting jobs the free places; called with the lock held."""
@@ -85,13 +89,17 @@ class Pool:
 
     def _work(self) -> None:
         """Run jobs in this thread until the pool ends."""
+        outages = self._outages
         while (entry := self._next()) is not None:
             claimed, task = entry
+            if outages != self._outages:
+                outages = self._outages
+                _close_connections()
             self._table.advance(claimed, Stage.BEGUN)
-            outcome = executor.run_sync(claimed, task, self._timeouts)
+            outcome = executor.run_sync(claimed, task, self._terms)
             _tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._finish(outcome)
-        connections.close_all()
+        _close_connections()
 
     def _next(self) -> tuple[ClaimedJob, Task[..., Any]] | None:
         with self._changed:
@@ -108,23 +116,44 @@ class Pool:
                 told = self._changed.wait(IDLE_CONNECTION_AGE)
                 self._idle -= 1
                 if not told:
-                    connections.close_all()
+                    _close_connections()
 
     def _finish(self, outcome: Outcome) -> None:
         with self._changed:
             self._running -= 1
             self._start_next()
+            if self._ended:
+                self._end_loop()
         self._report(outcome)
 
     async def _run_async(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
+        if self._outages_seen_by_loop != self._outages:
+            self._outages_seen_by_loop = self._outages
+            await sync_to_async(_close_connections)()
         self._table.advance(claimed, Stage.BEGUN)
-        self._finish(await executor.run_async(claimed, task))
+        outcome = await executor.run_async(claimed, task, self._terms)
+        if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
+            await sync_to_async(_tidy_connections)(interrupted=False)
+        self._finish(outcome)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="gnlqueue-asyncio", daemon=True).start()
+            threading.Thread(target=_run_loop, args=[self._loop], name="gnlqueue-asyncio", daemon=True).start()
         return self._loop
+
+    def _end_loop(self) -> None:
+        """Stop the event loop once nothing runs; called with the lock held."""
+        if self._loop is not None and not self._running and not self._waiting:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _tidy_connections(*, interrupted: bool) -> None:
@@ -136,4 +165,19 @@ def _tidy_connections(*, interrupted: bool) -> None:
         pooled = bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
         unfinished = connection.in_atomic_block or not connection.autocommit
         if interrupted or unfinished or connection.errors_occurred or pooled:
-            connection.close()
+            _close(connection)
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        _close(connection)
+
+
+def _close(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection of this thread, whatever state it is in: the thread must go on."""
+    try:
+        connection.close()
+    except Exception:
+        logger.warning("A connection to %r could not be closed properly.", connection.alias, exc_info=True)
+    if connection.in_atomic_block:  # it would stay unusable: Django waits for the end of a block that has no end
+        del connections[connection.alias]

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import random
+import select
 import signal
 import sys
 import time
@@ -35,12 +36,21 @@ logger = logging.getLogger("gnlqueue.worker")
 
 EXIT_FAILED, EXIT_NOT_READY = 1, 3
 
+#: A worker's own: it ended because of a job that is over its timeout.
+EXIT_OVERDUE = 4
+
 YOUNG = 10.0  # seconds; a process that dies younger is in a crash loop
 LONGEST_PAUSE = 30.0  # seconds between two starts of a process that dies young
 HEARTBEAT_PATIENCE = 5.0  # seconds for the last give-back; after it the leases run out by themselves
 WATCH_EVERY = 1.0  # seconds between two looks at the children; signals and their ends come at once
 
 ONE_SIGNAL = 0.5  # seconds; who signals a process and then its group (timeout, some shells) means it once
+
+#: The environment variable with the pid of a parent without whom the supervisor is to stop; see `runworker --reload`.
+PARENT = "GNLQUEUE_PARENT"
+
+#: Held back in a new process until it has handlers of its own: until then it has the supervisor's.
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 #: What the supervisor sends its workers. SIGTERM may also come to all of us from outside, so it never means "at once".
 FINISH, AT_ONCE = signal.SIGTERM, signal.SIGQUIT
@@ -67,12 +77,17 @@ class Supervisor:
     health_file: Path | None = None
     status: int = 0
     _children: list[_Child] = field(default_factory=list)
+    _received: list[signal.Signals] = field(default_factory=list)
     _signals: int = 0
     _first_signal_at: float = 0.0
 
     def run(self) -> int:
         """Work until a signal says stop, or all is drained; return the exit status."""
         self._template = Worker(**self.options)  # checks the options here, where a person sees the error
+        connections.close_all()  # the project's start may have opened some, which children must not share
+        self._pid = os.getpid()
+        parent = os.environ.pop(PARENT, None)
+        self._parent = int(parent) if parent is not None else None
         capacity = self._template.concurrency + MAX_PREFETCH
         # Twice as many tables as workers: a dead worker's is busy until its jobs are given back.
         self._tables = [LeaseTable(capacity) for _ in range(2 * self.processes)]
@@ -87,6 +102,7 @@ class Supervisor:
                 self._start_missing()
                 self._sleep()
                 self._reap()
+                self._heed_signals()
             self._end_heartbeat()
         for descriptor in (self._wakes, self._news, self._tell):
             os.close(descriptor)
@@ -121,14 +137,16 @@ class Supervisor:
     def _start_heartbeat(self) -> int:
         worker = self._template
         heartbeat = Heartbeat(worker.database, worker.lease, self._tables, self.health_file)
-        return self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes))
+        return self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes, _let_signals_in))
 
     def _fork(self, body: Callable[[], int | None]) -> int:
         """Run `body` in a child process, whose exit status it returns; return the child's pid."""
         sys.stdout.flush()
         sys.stderr.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid:
+            _let_signals_in()
             return pid
         status = EXIT_FAILED
         try:
@@ -150,22 +168,20 @@ class Supervisor:
             os._exit(status)
 
     def _be_worker(self, worker_id: str, table: LeaseTable) -> int:
-        supervisor = os.getppid()
         worker = Worker(**{**self.options, "worker_id": worker_id}, table=table)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of us; the supervisor passes it on
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        worker.run(still_wanted=lambda: os.getppid() == supervisor)
-        return 0
+        _let_signals_in()
+        worker.run(still_wanted=lambda: os.getppid() == self._pid)
+        return EXIT_OVERDUE if worker.has_overdue else 0
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
     def _sleep(self) -> None:
         """Wait for a signal, the end of a child, or the next look."""
         with contextlib.suppress(BlockingIOError):
-            import select
-
             select.select([self._news], [], [], WATCH_EVERY)
             os.read(self._news, 4096)
 
@@ -191,7 +207,7 @@ class Supervisor:
         lived = time.monotonic() - child.started_at
         child.pid = 0
         if child.table is not None:
-            child.table.owner = Owner.ENDED if code == 0 else Owner.CRASHED
+            child.table.owner = Owner.ENDED if code in {0, EXIT_OVERDUE} else Owner.CRASHED
             child.table = None
             os.write(self._wake_heartbeat, b"x")
         if code == EXIT_NOT_READY:
@@ -203,7 +219,7 @@ class Supervisor:
             self._slow_down(child, code, lived)
 
     def _slow_down(self, child: _Child, code: int, lived: float) -> None:
-        child.young_deaths = child.young_deaths + 1 if code != 0 and lived < YOUNG else 0
+        child.young_deaths = child.young_deaths + 1 if code not in {0, EXIT_OVERDUE} and lived < YOUNG else 0
         pause = 0.0
         if child.young_deaths > 1:
             pause = min(0.25 * 2 ** min(child.young_deaths, 10), LONGEST_PAUSE) * random.uniform(0.8, 1)
@@ -232,13 +248,24 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: object) -> None:
+        # Heeded by the loop: here we may be anywhere, between a fork and the note of its pid for example.
+        self._received.append(signal.Signals(number))
+
+    def _heed_signals(self) -> None:
+        while self._received:
+            self._heed(self._received.pop(0))
+        if not self._signals and self._parent is not None and os.getppid() != self._parent:
+            logger.warning("stopping   the reloader is gone: what runs may finish")
+            self._finish()
+
+    def _heed(self, received: signal.Signals) -> None:
         if self._signals and time.monotonic() - self._first_signal_at < ONE_SIGNAL:
             return
         if self._signals:
             logger.warning("stopping   at once")
         else:
             self._first_signal_at = time.monotonic()
-            logger.warning("stopping   on %s: what runs may finish; again to stop at once", signal.Signals(number).name)
+            logger.warning("stopping   on %s: what runs may finish; again to stop at once", received.name)
         self._finish()
 
     def _finish(self) -> None:
@@ -260,3 +287,7 @@ class Supervisor:
             logger.error("What the workers held could not be given back in time; their leases will run out.")
             os.kill(self._heartbeat.pid, signal.SIGKILL)
             os.waitpid(self._heartbeat.pid, 0)
+
+
+def _let_signals_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

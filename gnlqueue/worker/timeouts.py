@@ -1,7 +1,8 @@
-"""Stopping a synchronous attempt that runs longer than its `timeout`.
+"""Stopping an attempt that runs longer than its `timeout`.
 
 A thread cannot be killed. It can be sent an exception, which reaches it at its next Python instruction: that stops a
-loop, but not a call that waits inside C. A job that does not end even so costs its worker process.
+loop, but not a call that waits inside C. An `async def` task is cancelled by its event loop, which fails where the task
+blocks the loop. A job that does not end even so costs its worker process.
 """
 
 from __future__ import annotations
@@ -18,32 +19,37 @@ GRACE = 5.0  # seconds an interrupted thread gets to end, before its process is 
 
 
 class Running(NamedTuple):
-    """A thread that is inside a task, and when it should have left it (monotonic seconds)."""
+    """An attempt, the thread to interrupt (`None`: its event loop does that), and its end (monotonic seconds)."""
 
     claimed: ClaimedJob
-    thread: int
+    thread: int | None
     deadline: float
 
 
 class Timeouts:
-    """Which threads run an attempt with a timeout. `enter` and `leave` are the threads', the rest the worker's."""
+    """Which attempts have a timeout. `enter` and `leave` are called where the task runs, the rest by the worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[int, Running] = {}  # by job id
         self._interrupted: dict[int, float] = {}  # job id -> when it was sent the exception
 
-    def enter(self, claimed: ClaimedJob, timeout: float) -> None:
-        """Begin an attempt of at most `timeout` seconds in this thread."""
+    def enter(self, claimed: ClaimedJob, timeout: float, *, interrupt: bool = True) -> None:
+        """Begin an attempt of at most `timeout` seconds; `interrupt` says whether this thread is to be interrupted."""
+        thread = threading.get_ident() if interrupt else None
         with self._lock:
-            self._running[claimed.id] = Running(claimed, threading.get_ident(), time.monotonic() + timeout)
+            self._running[claimed.id] = Running(claimed, thread, time.monotonic() + timeout)
 
     def leave(self, claimed: ClaimedJob) -> None:
-        """End it. From here on the thread is not interrupted, and an exception that is under way is taken back."""
+        """End it. From here on the thread is not interrupted, and an exception that is under way is taken back.
+
+        The exception may also arrive in here, and then this is to be called again; there is no second one.
+        """
         with self._lock:
-            self._running.pop(claimed.id, None)
-            if self._interrupted.pop(claimed.id, None) is not None:
-                _send(threading.get_ident(), None)
+            running = self._running.pop(claimed.id, None)
+            interrupted = self._interrupted.pop(claimed.id, None) is not None
+            if interrupted and running is not None and running.thread is not None:
+                _send(running.thread, None)
 
     def interrupt_overdue(self) -> list[ClaimedJob]:
         """Interrupt the attempts that are over their time; return those that did not end within the grace time."""
@@ -56,7 +62,8 @@ class Timeouts:
                 job_id = running.claimed.id
                 if running.deadline <= now and job_id not in self._interrupted:
                     self._interrupted[job_id] = now
-                    _send(running.thread, JobTimedOut)
+                    if running.thread is not None:
+                        _send(running.thread, JobTimedOut)
                 elif now - self._interrupted.get(job_id, now) > GRACE:
                     hopeless.append(running.claimed)
         return hopeless

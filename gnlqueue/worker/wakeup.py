@@ -7,22 +7,23 @@ commits; it costs some microseconds, outside any transaction. MySQL and MariaDB 
 from __future__ import annotations
 
 import logging
-import os
-import select
+import socket
 import threading
 from collections.abc import Callable, Collection
+from multiprocessing.connection import wait
 from typing import Any
 
 from django.db import Error, connections
 
 from gnlqueue.conf import settings
+from gnlqueue.connection import Outage, dedicated
 from gnlqueue.queue import wakeups
-from gnlqueue.worker.connection import Outage, dedicated
 
 logger = logging.getLogger("gnlqueue.worker")
 
 DATA_VERSION_EVERY = 0.015  # seconds
 NETWORK_TIMEOUT = 10.0  # seconds
+LONGEST_GOODBYE = 1.0  # seconds to wait for the end of a thread that may be connecting
 
 
 class Watcher(threading.Thread):
@@ -36,10 +37,11 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         """Watch until stopped."""
-        outage = Outage(NETWORK_TIMEOUT)
+        outage = Outage(NETWORK_TIMEOUT, logging.DEBUG)
         while not self._stopped.is_set():
             try:
-                with dedicated(self._database, NETWORK_TIMEOUT) as connection:
+                # What the driver raises comes as Django's errors too, where we use its connection directly.
+                with dedicated(self._database, NETWORK_TIMEOUT) as connection, connection.wrap_database_errors:
                     self._watch(connection, outage.over)
             except Error as error:
                 self._stopped.wait(outage.pause(error))
@@ -47,6 +49,7 @@ class Watcher(threading.Thread):
     def stop(self) -> None:
         """End the watching."""
         self._stopped.set()
+        self.join(LONGEST_GOODBYE)
 
     def _watch(self, connection: Any, connected: Callable[[], None]) -> None:
         raise NotImplementedError
@@ -74,11 +77,15 @@ class ListenWatcher(Watcher):
     def __init__(self, database: str, wake: Callable[[], None], queue_names: Collection[str]) -> None:
         super().__init__(database, wake)
         self._queue_names = frozenset(queue_names)
-        self._stop_reading, self._stop_writing = os.pipe()
+        self._told_to_stop, self._tell = socket.socketpair()
 
     def stop(self) -> None:
+        self._tell.close()
         super().stop()
-        os.write(self._stop_writing, b"x")
+
+    def run(self) -> None:
+        with self._told_to_stop:
+            super().run()
 
     def _watch(self, connection: Any, connected: Callable[[], None]) -> None:
         with connection.cursor() as cursor:
@@ -87,7 +94,7 @@ class ListenWatcher(Watcher):
         self._wake()  # for what came before we listened
         libpq = connection.connection.pgconn
         while not self._stopped.is_set():
-            select.select([libpq.socket, self._stop_reading], [], [])
+            wait([libpq.socket, self._told_to_stop])  # unlike select.select, also in a process with many files open
             libpq.consume_input()  # raises when the server is gone
             heard = False
             while (notice := libpq.notifies()) is not None:

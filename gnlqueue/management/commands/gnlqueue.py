@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 from argparse import ArgumentParser
@@ -12,10 +13,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
 from gnlqueue import queue
+from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.conf import settings
+from gnlqueue.durable.resolving import in_doubt, resolve
 from gnlqueue.exceptions import GnlqueueError
-from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker
-from gnlqueue.models import Job
+from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
+from gnlqueue.models import Job, RunJournalEntry
 
 EXIT_SOME_FAILED = 1
 
@@ -44,6 +47,19 @@ class Command(BaseCommand):
         cancel = self._subcommand(commands, "cancel", "cancel jobs")
         cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
 
+        blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, longest first")
+        blocked.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
+        resolve = self._subcommand(commands, "resolve", "decide about a step in doubt, or about a mismatch")
+        resolve.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
+        answer = resolve.add_mutually_exclusive_group(required=True)
+        answer.add_argument("--happened", metavar="JSON", help="in doubt: it happened, with this result")
+        answer.add_argument("--not-happened", action="store_true", help="in doubt: it did not; run it again, once")
+        answer.add_argument("--fail-job", action="store_true", help="dead-letter the job; the doubt stays")
+        answer.add_argument("--go-on", action="store_true", help="mismatch: the code has been put right")
+        answer.add_argument("--use-recorded", action="store_true", help="mismatch: use what was recorded")
+        resolve.add_argument("--reason", required=True, help="why; kept with the decision")
+        resolve.add_argument("--by", default=getpass.getuser(), help="who decides (default: the user of this shell)")
+
     def _subcommand(self, commands: Any, name: str, help: str) -> ArgumentParser:
         parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
         parser.add_argument("--database", help="alias of the queue's database")
@@ -66,8 +82,7 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _worker(self, options: dict[str, Any]) -> int:
-        again = [sys.executable, *sys.orig_argv[1:]]
-        return run_worker(options, [word for word in again if word != "--reload"])
+        return run_worker(options, without_reload())
 
     def _stats(self, options: dict[str, Any]) -> None:
         counts = queue.stats(options["queue"], using=options["database"])
@@ -116,6 +131,49 @@ class Command(BaseCommand):
 
     def _cancel(self, options: dict[str, Any]) -> int:
         return self._each(options["ids"], queue.cancel, "", options)
+
+    def _blocked(self, options: dict[str, Any]) -> None:
+        entries = in_doubt(using=options["database"], limit=options["limit"])
+        for entry in entries:
+            self.stdout.write(
+                f"{self.style.WARNING(f'entry {entry.pk}')}  {entry.key}  of {entry.run_id}, {entry.kind}"
+            )
+            self.stdout.write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
+            self._explain(entry)
+        if entries:
+            self.stdout.write(
+                "Decide: manage.py gnlqueue resolve ENTRY --happened JSON | --not-happened | … --reason TEXT"
+            )
+        else:
+            self.stdout.write(self.style.SUCCESS("Nothing waits for a decision."))
+
+    def _explain(self, entry: RunJournalEntry) -> None:
+        error = entry.error or {}
+        if error.get("message"):
+            self.stdout.write(f"    it raised {error['classes'][0]}: {error['message']}")
+        if error.get("how_to_check"):
+            self.stdout.write(f"    how to check: {error['how_to_check']}")
+        for note in entry.notes.order_by("id"):
+            value = "" if note.value is None else f" [{note.value:.200}]"
+            self.stdout.write(
+                f"    {note.get_kind_display().lower()}, {note.at:%H:%M:%S} UTC, {note.by}: {note.why}{value}"
+            )
+
+    def _resolve(self, options: dict[str, Any]) -> None:
+        answer: Resolution
+        if options["happened"] is not None:
+            try:
+                answer = Happened(json.loads(options["happened"]))
+            except ValueError as error:
+                raise CommandError(f"--happened takes the step's result as JSON (null for none): {error}") from None
+        elif options["not_happened"]:
+            answer = NotHappened()
+        elif options["fail_job"]:
+            answer = FailJob()
+        else:
+            answer = GoOn() if options["go_on"] else UseRecorded()
+        entry = resolve(options["entry"], answer, by=options["by"], reason=options["reason"], using=options["database"])
+        self.stdout.write(f"entry {entry.pk}  {entry.key} of {entry.run_id}: {entry.get_status_display().lower()}")
 
     def _each(self, ids: list[int], verb: Any, done: str, options: dict[str, Any]) -> int:
         refused = 0

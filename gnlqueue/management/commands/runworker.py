@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
@@ -22,7 +23,7 @@ from gnlqueue.options import check_queue_name
 from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
 from gnlqueue.worker.loop import Worker, served_queues
-from gnlqueue.worker.supervisor import EXIT_NOT_READY, Supervisor
+from gnlqueue.worker.supervisor import EXIT_NOT_READY, PARENT, Supervisor
 
 
 def queue_list(text: str) -> list[str]:
@@ -77,6 +78,12 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
     add("--reload", action="store_true", help="restart when code changes (development)")
 
 
+def without_reload() -> list[str]:
+    """Return this very command without `--reload`, which argparse takes in any unique abbreviation."""
+    words = [word for word in sys.orig_argv[1:] if not (len(word) > 2 and "--reload".startswith(word))]
+    return [sys.executable, *words]
+
+
 def run_worker(options: dict[str, Any], command: list[str]) -> int:
     """Run what the flags say and return the exit status; `command` is how to start it again, for `--reload`."""
     if options["reload"]:
@@ -106,34 +113,44 @@ def run_worker(options: dict[str, Any], command: list[str]) -> int:
 def _run_single(options: dict[str, Any]) -> int:
     """Run one worker in this process: where there is no fork (Windows), or without a heartbeat."""
     worker = Worker(**options)
+    received: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        received.append(number)
+        worker.stop(at_once=len(received) > 1)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        worker.run()
-    except KeyboardInterrupt:
-        worker.stop()
         worker.run()
     except GnlqueueError as error:
         logger.error("%s", error)
         return EXIT_NOT_READY
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
 
 
 def _run_reloading(command: list[str]) -> int:
     """Run the worker as a child of Django's autoreloader, and stop it whenever a file changes."""
 
-    def run() -> None:
-        worker = subprocess.Popen(command)
+    workers: list[subprocess.Popen[bytes]] = []
 
-        def stop(**_: Any) -> None:
+    def run() -> None:
+        # The reloader above us may be killed outright, so the worker watches whether we live.
+        workers.append(subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())}))
+        workers[0].wait()
+
+    def stop(**_: Any) -> None:
+        for worker in workers:
             worker.terminate()
             worker.wait()
 
-        autoreload.file_changed.connect(stop, weak=False)
-        try:
-            worker.wait()
-        finally:
-            stop()
-
-    autoreload.run_with_reloader(run)
+    autoreload.file_changed.connect(stop, weak=False)
+    try:
+        autoreload.run_with_reloader(run)
+    finally:
+        stop()
     return 0
 
 
@@ -142,9 +159,11 @@ def _say_what_starts(options: dict[str, Any]) -> None:
     alias = Worker(database=options["database"]).database
     database = connections[alias]
     place = database.settings_dict.get("HOST") or ("a file" if database.vendor == "sqlite" else "localhost")
+    # Not MySQL's display_name, which asks the server: the supervisor opens no connection, and waits for none.
+    kind = "MySQL or MariaDB" if database.vendor == "mysql" else database.display_name
     lease = options["lease"] or settings().LEASE_SECONDS
     logger.info("gnlqueue %s on %s, PID %d", __version__, platform.node(), os.getpid())
-    logger.info("database   %s: %s %s (%s)", alias, database.display_name, database.settings_dict["NAME"], place)
+    logger.info("database   %s: %s %s (%s)", alias, kind, database.settings_dict["NAME"], place)
     logger.info("queues     %s", ", ".join(queues))
     logger.info(
         "workers    %d, %d jobs at once each, lease %g s%s",
@@ -165,9 +184,8 @@ class Command(BaseCommand):
         add_worker_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        again = [sys.executable, *sys.orig_argv[1:]]
         try:
-            status = run_worker(options, [word for word in again if word != "--reload"])
+            status = run_worker(options, without_reload())
         except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(str(error)) from error
         if status:

@@ -59,11 +59,13 @@ def require_tables(connection: BaseDatabaseWrapper) -> None:
 class Outage:
     """A database that cannot be reached: how long to wait before the next try, and saying it once.
 
-    Pauses grow to half a beat (seconds) at most, so that owners are back and renew before anybody rescues.
+    Pauses grow to half a beat (seconds) at most, so that owners are back and renew before anybody rescues. `level` is
+    that of the message that it is away; the threads of one worker need not all say it.
     """
 
-    def __init__(self, beat: float) -> None:
+    def __init__(self, beat: float, level: int = logging.ERROR) -> None:
         self._longest = min(beat / 2, 5.0)
+        self._level = level
         self._tries = 0
         self._began = 0.0
 
@@ -71,12 +73,13 @@ class Outage:
         """Note a failure; return the seconds to wait before the next try, with jitter."""
         if self._tries == 0:
             self._began = time.monotonic()
-            logger.error("The database cannot be reached; trying until it can: %s", str(error).strip())
+            logger.log(self._level, "The database cannot be reached; trying until it can: %s", str(error).strip())
         self._tries += 1
         return float(min(0.05 * 2 ** min(self._tries, 10), self._longest) * random.uniform(0.5, 1))
 
     def over(self) -> None:
         """Note a success, and say that the database is back if it was away."""
         if self._tries:
-            logger.warning("The database is back after %.1f s.", time.monotonic() - self._began)
+            level = min(self._level, logging.WARNING)
+            logger.log(level, "The database is back after %.1f s.", time.monotonic() - self._began)
         self._tries = 0

@@ -1,0 +1,90 @@
+"""The transaction of an `atomic_step`: its record and its writes are committed together, or not at all.
+
+INSERT the entry → the function → UPDATE it to done → the fence, as the last statement, so that the job's row is locked
+only for a moment. Both UPDATEs must change exactly one row: none means that the server has rolled back beneath us, as
+MariaDB does on a deadlock, and that the function swallowed the error. Where the isolation level is higher than READ
+COMMITTED the fence comes first as well, because a heartbeat in between would make it fail at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from django.db import connections, transaction
+
+from gnlqueue import dialects, payloads
+from gnlqueue.durable.entries import ATOMIC, Entry, FenceLost, Journal, encode_result
+from gnlqueue.exceptions import GnlqueueError, JobInterrupt
+from gnlqueue.models import EntryStatus
+
+logger = logging.getLogger("gnlqueue")
+
+_READS = ("SELECT", "SHOW", "EXPLAIN", "PRAGMA", "SET", "WITH")
+
+
+class RolledBack(GnlqueueError):
+    """The database rolled the transaction back beneath the function, or the fence was lost: nothing was stored."""
+
+
+def run(
+    journal: Journal, key: str, args_hash: str | None, known: Entry | None, function: Callable[[], Any]
+) -> tuple[Entry, Any]:
+    """Run `function` in the transaction that records it, and return the entry and the result.
+
+    `known` is the entry of an earlier attempt that failed. Raises what the function raises, with all rolled back, and
+    `RolledBack`.
+    """
+    using = journal.fence.database
+    connection = connections[using]
+    dialect = dialects.of(using)
+    entry: Entry | None = None
+    text = ""
+    try:
+        with dialect.write_transaction(connection), transaction.atomic(using=using, durable=True):
+            if not dialect.is_read_committed(connection):
+                _hold(journal)
+            entry = journal.insert_here(key, ATOMIC, args_hash) if known is None else journal.restart_here(known)
+            with _no_writes_elsewhere(using):
+                value = function()
+            text = encode_result(value)
+            journal.change_here(entry, EntryStatus.DONE, result=text, error=None)
+            _hold(journal)
+    except FenceLost:
+        raise RolledBack(
+            f"The transaction of the atomic step {key!r} was rolled back beneath its function; nothing of it is stored."
+        ) from None
+    except BaseException as error:
+        # A commit whose answer was lost, and a hook that raised after it, look like a failure: the row knows.
+        if entry is None or not text or isinstance(error, JobInterrupt) or not journal.is_stored(key, EntryStatus.DONE):
+            raise
+        logger.error("The atomic step %r is committed; afterwards this was raised.", key, exc_info=error)
+    journal.adopt(entry, EntryStatus.DONE, result=text, error=None)
+    return entry, payloads.decode(text)
+
+
+def _hold(journal: Journal) -> None:
+    if not journal.fence.hold(starting=False):
+        raise FenceLost
+
+
+@contextmanager
+def _no_writes_elsewhere(using: str) -> Iterator[None]:
+    """Refuse writes on other aliases: they would survive a rollback here."""
+
+    def refuse(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        alias = context["connection"].alias
+        if not str(sql).lstrip().upper().startswith(_READS):
+            raise RuntimeError(
+                f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
+                "step or an idempotent_step for that."
+            )
+        return execute(sql, params, many, context)
+
+    with ExitStack() as stack:
+        for connection in connections.all():
+            if connection.alias != using:
+                stack.enter_context(connection.execute_wrapper(refuse))
+        yield

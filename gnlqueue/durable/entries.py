@@ -1,0 +1,261 @@
+"""The journal of one run: read once, written under the fence.
+
+Every write changes exactly one row or none counts, and holds the fence as the last statement of its transaction. When
+the acknowledgement of a commit is lost, the entry is read again before anything else is concluded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+
+from gnlqueue import payloads
+from gnlqueue.conf import settings
+from gnlqueue.connection import ConnectionProblem
+from gnlqueue.dialects import now as clock
+from gnlqueue.durable.fences import Fence
+from gnlqueue.exceptions import JobPreempted, JournalMismatch, PayloadError
+from gnlqueue.models import EntryStatus, RunJournalEntry, StepNote
+from gnlqueue.queue.transactions import retried
+
+STEP, IDEMPOTENT, ATOMIC, SLEEP, NOW = "step", "idempotent_step", "atomic_step", "sleep", "now"
+
+LONGEST_NOTE = 20_000  # characters kept of evidence
+
+
+class ResultNotStored(PayloadError):
+    """A step's result cannot be stored."""
+
+
+class FenceLost(Exception):
+    """The fence did not hold, so the transaction is rolled back."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One step as the journal has it; `visited` when the code of this attempt has asked for it."""
+
+    id: int
+    key: str
+    kind: str
+    position: int
+    status: str
+    args_hash: str | None
+    result: str | None
+    error: dict[str, Any] | None
+    lease_token: int
+    visited: bool = False
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its failure stays: replay raises it again."""
+        return self.status == EntryStatus.FAILED and bool((self.error or {}).get("sealed"))
+
+
+def key_hash(run_id: str, key: str) -> str:
+    """Return what is unique for a step: the SHA-256 of its run's id and its key."""
+    return hashlib.sha256(f"{len(run_id)}:{run_id}{key}".encode()).hexdigest()
+
+
+class Journal:
+    """The entries of a run by key, and the writes that change them. `first` where the run must not have any yet."""
+
+    def __init__(self, run_id: str, fence: Fence, *, first: bool) -> None:
+        self.run_id = run_id
+        self.fence = fence
+        self._rows = RunJournalEntry.objects.using(fence.database)
+        self.entries = {entry.key: entry for entry in self._read()}
+        self._position = max((entry.position for entry in self.entries.values()), default=0)
+        if first and self.entries:
+            raise JournalMismatch(
+                f"The run {run_id!r} is new and has a journal already: its id was used before (a sequence was reset, "
+                "or a row deleted without its journal). Delete the old entries, or make the ids go on."
+            )
+
+    def _read(self) -> Iterable[Entry]:
+        rows = self._rows.filter(run_id=self.run_id).order_by("position", "id")
+        for row in rows.iterator(chunk_size=2000):
+            if row.run_id == self.run_id:  # MariaDB's collation finds "Run" for "run" too
+                yield Entry(
+                    row.pk, row.key, row.kind, row.position, row.status, row.args_hash, row.result, row.error,
+                    row.lease_token,
+                )  # fmt: skip
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def insert(self, key: str, kind: str, args_hash: str | None, status: EntryStatus, **values: Any) -> Entry:
+        """Add an entry; something new is about to begin."""
+        self._position += 1
+        position = self._position
+
+        def write() -> int:
+            return self._insert(key, kind, args_hash, position, status, **values)
+
+        id = self._fenced(write, key, status, starting=True)
+        entry = Entry(
+            id,
+            key,
+            kind,
+            position,
+            status,
+            args_hash,
+            values.get("result"),
+            values.get("error"),
+            self.fence.token,
+            True,
+        )
+        self.entries[key] = entry
+        return entry
+
+    def _insert(
+        self, key: str, kind: str, args_hash: str | None, position: int, status: EntryStatus, **values: Any
+    ) -> int:
+        finished = {} if status == EntryStatus.STARTED else {"finished_at": clock()}
+        row = RunJournalEntry(
+            run_id=self.run_id,
+            position=position,
+            key=key,
+            key_hash=key_hash(self.run_id, key),
+            kind=kind,
+            status=status,
+            args_hash=args_hash,
+            lease_token=self.fence.token,
+            started_at=clock(),
+            **finished,
+            **values,
+        )
+        row.save(using=self.fence.database, force_insert=True)
+        return int(row.pk)
+
+    def change(self, entry: Entry, status: EntryStatus, *, starting: bool = False, **values: Any) -> None:
+        """Change an entry from what this run knows of it to `status`, under this run's token."""
+
+        def write() -> int:
+            return self._change(entry, status, **values)
+
+        self._fenced(write, entry.key, status, starting=starting)
+        self._note_change(entry, status, **values)
+
+    def _change(self, entry: Entry, status: EntryStatus, **values: Any) -> int:
+        times = {"started_at": clock()} if status == EntryStatus.STARTED else {"finished_at": clock()}
+        known = self._rows.filter(pk=entry.id, status=entry.status, lease_token=entry.lease_token)
+        if known.update(status=status, lease_token=self.fence.token, **times, **values) != 1:
+            raise FenceLost
+        return entry.id
+
+    def _note_change(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
+        entry.status = status
+        entry.lease_token = self.fence.token
+        for name, value in values.items():
+            setattr(entry, name, value)
+
+    def note(self, entry: Entry, kind: StepNote.Kind, by: str, why: str, value: Any = None) -> None:
+        """Append a note to an entry. Not fenced: a late worker's evidence is worth most when it holds nothing more."""
+        note = StepNote(
+            entry_id=entry.id,
+            lease_token=self.fence.token,
+            kind=kind,
+            by=by[:200],
+            at=clock(),
+            why=payloads.scrub(why, LONGEST_NOTE),
+            value=None if value is None else payloads.scrub(str(value), LONGEST_NOTE),
+        )
+        note.save(using=self.fence.database, force_insert=True)
+
+    def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
+        """Run a write and the fence in one transaction, until it is known to be stored or not to be.
+
+        Raises the interrupt that stops the run where the fence does not hold.
+        """
+        give_up_at = time.monotonic() + self.fence.lease.total_seconds()
+        pause = 0.02
+        while True:
+            try:
+                return retried(self.fence.database, lambda: self._in_transaction(write, starting=starting))
+            except (FenceLost, IntegrityError) as error:
+                raise self.fence.why_lost() or self._changed_by_another(key) from error
+            except ConnectionProblem:
+                if connections[self.fence.database].in_atomic_block or time.monotonic() > give_up_at:
+                    raise
+                connections[self.fence.database].close()
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(pause * 2, 1.0)
+            stored = self._stored(key, status)
+            if stored is not None:
+                return stored
+
+    def _in_transaction(self, write: Callable[[], int], *, starting: bool) -> int:
+        with transaction.atomic(using=self.fence.database):
+            id = write()
+            if not self.fence.hold(starting=starting):
+                raise FenceLost
+        return id
+
+    def _stored(self, key: str, status: EntryStatus) -> int | None:
+        """Return the id of the entry where it is stored as it should be under our token; `None` where it isn't."""
+        try:
+            row = self._rows.filter(key_hash=key_hash(self.run_id, key)).first()
+        except ConnectionProblem:
+            connections[self.fence.database].close()
+            return None
+        if row is not None and row.status == status and row.lease_token == self.fence.token:
+            return int(row.pk)
+        return None
+
+    def _changed_by_another(self, key: str) -> JobPreempted:
+        return JobPreempted(
+            f"Somebody else has changed the step {key!r} of the run {self.run_id!r} meanwhile. Stop here."
+        )
+
+    # --- one transaction with the step's own writes ------------------------------------------------------------------
+
+    def insert_here(self, key: str, kind: str, args_hash: str | None) -> Entry:
+        """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
+        position = self._position + 1
+        id = self._insert(key, kind, args_hash, position, EntryStatus.STARTED)
+        return Entry(id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, True)
+
+    def restart_here(self, entry: Entry) -> Entry:
+        """Begin an entry again as part of the transaction that is open."""
+        self._change(entry, EntryStatus.STARTED)
+        return replace(entry, status=EntryStatus.STARTED, lease_token=self.fence.token)
+
+    def change_here(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
+        """Change an entry as part of the transaction that is open; no row means that it was rolled back beneath us."""
+        self._change(entry, status, **values)
+
+    def adopt(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
+        """Note what the transaction has committed."""
+        self._note_change(entry, status, **values)
+        self._position = max(self._position, entry.position)
+        self.entries[entry.key] = entry
+
+    def is_stored(self, key: str, status: EntryStatus) -> bool:
+        """Tell whether the entry stands as it should under our token: after a commit whose answer was lost."""
+        deadline = time.monotonic() + self.fence.lease.total_seconds()
+        while time.monotonic() < deadline:
+            try:
+                row = self._rows.filter(key_hash=key_hash(self.run_id, key)).first()
+            except ConnectionProblem:
+                connections[self.fence.database].close()
+                time.sleep(0.05)
+                continue
+            return row is not None and row.status == status and row.lease_token == self.fence.token
+        return False
+
+
+def encode_result(value: Any) -> str:
+    """Return a step's result as it is stored.
+
+    Raises `ResultNotStored` where it cannot be.
+    """
+    try:
+        return payloads.encode(value, "the step's result", limit=settings().MAX_PAYLOAD_BYTES)
+    except PayloadError as error:
+        raise ResultNotStored(str(error)) from None

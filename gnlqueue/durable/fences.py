@@ -1,0 +1,76 @@
+"""Who may write into a run's journal. Each journal write and its fence are one transaction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol
+
+from gnlqueue import queue
+from gnlqueue.dialects import now as clock
+from gnlqueue.exceptions import JobCancelled, JobInterrupt, JobNotFound, JobPreempted
+from gnlqueue.models import JobStatus, RunLock
+from gnlqueue.queue import ClaimedJob, leases
+
+
+class Fence(Protocol):
+    """The right to write, under `token`, on the database `database`; `lease` is how long a write extends it."""
+
+    token: int
+    database: str
+    lease: timedelta
+
+    def hold(self, *, starting: bool) -> bool:
+        """Extend the right as part of the caller's transaction; `False` where it is lost.
+
+        With `starting` something new is about to begin, which a request to cancel forbids.
+        """
+
+    def why_lost(self) -> JobInterrupt | None:
+        """Return what stops the run; `None` where nothing does."""
+
+
+class JobFence:
+    """The lease of a claimed job."""
+
+    def __init__(self, claimed: ClaimedJob, lease: timedelta) -> None:
+        self.claimed = claimed
+        self.token = claimed.lease_token
+        self.database = claimed.database
+        self.lease = lease
+
+    def hold(self, *, starting: bool) -> bool:
+        return leases.keep(self.claimed, self.lease, unless_cancelled=starting)
+
+    def why_lost(self) -> JobInterrupt | None:
+        try:
+            job = queue.get(self.claimed)
+        except JobNotFound as gone:
+            return JobPreempted(str(gone))
+        if job.status != JobStatus.IN_PROGRESS or job.lease_token != self.token:
+            return JobPreempted(f"Job {job.pk} is not held under token {self.token} any more. Stop here.")
+        if job.cancel_requested_at is not None:
+            return JobCancelled(f"Somebody asked to cancel job {job.pk} at {job.cancel_requested_at:%H:%M:%S} UTC.")
+        return None
+
+
+class LockFence:
+    """The run lock of a run outside a job."""
+
+    def __init__(self, run_id: str, run_id_hash: str, token: int, database: str, lease: timedelta) -> None:
+        self.run_id = run_id
+        self.token = token
+        self.database = database
+        self.lease = lease
+        self._row = RunLock.objects.using(database).filter(pk=run_id_hash, lease_token=token, owner__isnull=False)
+
+    def hold(self, *, starting: bool) -> bool:
+        return self._row.update(expires_at=clock(offset=self.lease)) == 1
+
+    def free(self) -> bool:
+        """Let the lock go; `False` where it was lost before."""
+        return self._row.update(owner=None, expires_at=None) == 1
+
+    def why_lost(self) -> JobInterrupt | None:
+        if self._row.exists():
+            return None
+        return JobPreempted(f"The lock on the run {self.run_id!r} was lost: somebody else has taken it since.")

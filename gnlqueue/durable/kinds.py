@@ -1,0 +1,355 @@
+"""The three kinds of step, and what each outcome means for them.
+
+========================================  ==============  ===================  ==================
+what happens                              `AtMostOnce`    `AtLeastOnce`        `ExactlyOnce`
+========================================  ==============  ===================  ==================
+crash before its start is stored          runs            runs                 runs
+crash after that                          in doubt        runs again           rolled back, again
+crash after its end is stored             replayed        replayed             replayed
+raises one of `safe_errors`               failed, again   failed, again        rolled back, again
+raises one of `final_errors`              failed          failed               failed
+raises anything else                      in doubt        again                rolled back, again
+result cannot be stored                   in doubt        failed               failed
+lease lost while it runs                  evidence        nothing is recorded  rolled back
+========================================  ==============  ===================  ==================
+
+Each is a generator that asks its driver for calls and pauses (see `protocol`). `failed` means known not to have
+happened, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from gnlqueue import payloads
+from gnlqueue.answers import Happened, NotHappened, Unknown
+from gnlqueue.dialects import read_clock
+from gnlqueue.durable import atomic, protocol
+from gnlqueue.durable.entries import (
+    ATOMIC,
+    IDEMPOTENT,
+    LONGEST_NOTE,
+    NOW,
+    SLEEP,
+    STEP,
+    Entry,
+    Journal,
+    ResultNotStored,
+    encode_result,
+)
+from gnlqueue.durable.options import StepOptions
+from gnlqueue.durable.protocol import Answer, Call, Pause, Protocol
+from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, StepFailed
+from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.registry import dotted
+
+if TYPE_CHECKING:
+    from gnlqueue.durable.run import Run
+
+logger = logging.getLogger("gnlqueue")
+
+
+class _TryAgain(Exception):
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+
+
+class Step:
+    """One step that the code asked for; `entry` is what the journal has of it, `None` where it is new."""
+
+    kind: str
+
+    def __init__(
+        self,
+        run: Run,
+        journal: Journal,
+        key: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        args_hash: str | None,
+        options: StepOptions,
+        entry: Entry | None,
+    ) -> None:
+        self.run = run
+        self.journal = journal
+        self.key = key
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.args_hash = args_hash
+        self.options = options
+        self.entry = entry
+        self.tries = 0
+
+    def perform(self) -> Protocol:
+        """Replay the step, or do it; return its result."""
+        entry = self.entry
+        if entry is not None and entry.status == EntryStatus.DONE:
+            return payloads.decode(entry.result)
+        if entry is not None and entry.sealed:
+            raise self.failed(cast(dict[str, Any], entry.error))
+        recovered = yield from self.settle()
+        if recovered is not None:
+            return recovered.result
+        while True:
+            self.run.begin_only_if_wanted(self.key)
+            self.tries += 1
+            try:
+                return (yield from self.attempt())
+            except _TryAgain as again:
+                pause = again.pause
+            yield Pause(pause)
+
+    def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
+        """Settle what an earlier attempt left open; return its result where it is known to have happened."""
+        return None
+        yield  # a generator, as those of the other kinds ask questions
+
+    def attempt(self) -> Protocol:
+        """Begin the step, call its function and store what came of it."""
+        raise NotImplementedError
+
+    def call(self) -> Call:
+        """Return the request to call the step's function."""
+        return Call(self.function, self.args, self.kwargs, self.key)
+
+    def look_whether_held(self) -> None:
+        """Stop the run where it is lost or cancelled; costs no commit."""
+        stops = self.run.fence.why_lost()
+        if stops is not None:
+            self.run.stop(stops)
+
+    # --- storing -----------------------------------------------------------------------------------------------------
+
+    def record(self, status: EntryStatus, *, evidence: str, **values: Any) -> None:
+        """Store the step's outcome; where the fence is lost, keep what it brought back as evidence and stop."""
+        try:
+            if self.entry is None:
+                self.entry = self.journal.insert(self.key, self.kind, self.args_hash, status, **values)
+            else:
+                self.journal.change(self.entry, status, **values)
+        except JobInterrupt as stops:
+            if self.entry is not None:
+                why = f"A worker that no longer held the run came back from this step. {stops}"
+                self.note(why, evidence)
+            self.run.stop(stops)
+
+    def note(self, why: str, value: str) -> None:
+        """Keep evidence for whoever has to decide."""
+        by = f"token {self.run.fence.token}"
+        self.journal.note(cast(Entry, self.entry), StepNote.Kind.EVIDENCE, by, why, value)
+
+    def store_result(self, value: Any) -> Any:
+        """Store what the function returned, and return what a replay will.
+
+        Raises `ResultNotStored` where JSON cannot carry it.
+        """
+        text = encode_result(value)
+        self.record(EntryStatus.DONE, evidence=text, result=text, error=None)
+        return payloads.decode(text)
+
+    def store_failure(self, error: BaseException, *, sealed: bool) -> StepFailed:
+        """Store that the step is known not to have happened; a sealed failure stays."""
+        described = {**_described(error), "sealed": sealed, "final": sealed}
+        self.record(EntryStatus.FAILED, evidence=repr(error), error=described)
+        return self.failed(described)
+
+    def seal(self, failed: StepFailed) -> None:
+        """Let a failure stay: the handler caught it and went on, so a replay must take the same branch."""
+        described = {"classes": list(failed.classes), "message": failed.message, "sealed": True}
+        self.record(EntryStatus.FAILED, evidence=failed.message, error=described)
+
+    def failed(self, described: dict[str, Any]) -> StepFailed:
+        """Return the error that the handler sees, for what is stored of it."""
+        return StepFailed(self.key, described["classes"], described["message"], final=bool(described.get("final")))
+
+    def after_error(self, error: BaseException) -> StepFailed:
+        """Return what the handler sees for an error after which the step did not happen, or may be repeated.
+
+        Raises `_TryAgain` where this attempt of the job tries the step once more.
+        """
+        if isinstance(error, (*self.options.final_errors, ResultNotStored)):
+            return self.store_failure(error, sealed=True)
+        if not isinstance(error, (Exception, *self.options.safe_errors)):
+            raise error  # an interrupt, a cancelled asyncio task: not an answer of the function
+        again = self.tries < self.options.max_attempts
+        failed = self.note_failure(error)
+        if again:
+            raise _TryAgain(self.options.backoff.delay(self.tries).total_seconds())
+        self.run.note_failure(self, failed)
+        return failed
+
+    def note_failure(self, error: BaseException) -> StepFailed:
+        """Remember a failure that another attempt may mend; written only if the handler goes on after it."""
+        return self.failed(_described(error))
+
+
+class AtLeastOnce(Step):
+    """An `idempotent_step`: nothing is stored before the call, and its result after it."""
+
+    kind = IDEMPOTENT
+
+    def attempt(self) -> Protocol:
+        self.look_whether_held()
+        answer = yield self.call()
+        error = answer.error
+        if error is None:
+            try:
+                return self.store_result(answer.value)
+            except ResultNotStored as unstorable:
+                error = unstorable
+        raise self.after_error(error) from error
+
+
+class ExactlyOnce(Step):
+    """An `atomic_step`: its record and its writes are one transaction."""
+
+    kind = ATOMIC
+
+    def attempt(self) -> Protocol:
+        self.look_whether_held()
+        try:
+            self.entry, result = atomic.run(self.journal, self.key, self.args_hash, self.entry, self._function)
+        except atomic.RolledBack as rolled_back:
+            self.look_whether_held()
+            raise self.after_error(rolled_back) from rolled_back
+        except BaseException as error:
+            raise self.after_error(error) from error
+        return result
+        yield  # a generator, like those of the other kinds
+
+    def _function(self) -> Any:
+        answer = protocol.call(self.call())
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+
+class AtMostOnce(Step):
+    """A `step`: its start is stored before the call, so that a crash in between is known to be one."""
+
+    kind = STEP
+
+    def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
+        entry = self.entry
+        if entry is not None and entry.status == EntryStatus.IN_DOUBT:
+            self.block("a human has not decided yet")
+        if entry is None or entry.status != EntryStatus.STARTED:
+            return None
+        answer = yield from self._recover()
+        if isinstance(answer, Happened):
+            return self._store_recovered(answer)
+        if not isinstance(answer, NotHappened) and self.options.on_doubt != "rerun":
+            self.block("its attempt ended in the middle")
+        if self.run.settling:
+            self.run.write(lambda: self.journal.change(entry, EntryStatus.RELEASED))
+        return None
+
+    def attempt(self) -> Protocol:
+        self.run.write(self._store_start)
+        answer = yield self.call()
+        error = answer.error
+        if error is None:
+            try:
+                return self.store_result(answer.value)
+            except ResultNotStored as unstorable:
+                self.note(str(unstorable), repr(answer.value))
+                self.block("its result cannot be stored", unstorable)
+        else:
+            if isinstance(error, (*self.options.safe_errors, *self.options.final_errors)):
+                raise self.after_error(error) from error
+            return (yield from self._doubt(error))
+
+    def note_failure(self, error: BaseException) -> StepFailed:
+        return self.store_failure(error, sealed=False)  # at once: a started entry would look like a crash
+
+    def _store_start(self) -> None:
+        if self.entry is None:
+            self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED)
+        else:
+            self.journal.change(self.entry, EntryStatus.STARTED, starting=True, error=None)
+
+    def _doubt(self, error: BaseException) -> Protocol:
+        """The function raised something that proves nothing about the other side."""
+        answer = yield from self._recover()
+        if isinstance(answer, Happened):
+            recovered = self._store_recovered(answer)
+            return recovered.result
+        if not isinstance(answer, NotHappened) and self.options.on_doubt != "rerun":
+            self.block(f"it raised {type(error).__name__}: {error}", error)
+        failed = self.store_failure(error, sealed=False)
+        self.run.note_failure(self, failed)
+        raise failed from error
+
+    def _recover(self) -> Generator[Call | Pause, Answer, object]:
+        """Ask the step's `recover`; whatever is not a clear answer is none."""
+        if self.options.recover is None:
+            return Unknown()
+        answer = yield Call(self.options.recover, self.args, self.kwargs, self.key)
+        if answer.error is not None:
+            if not isinstance(answer.error, Exception):
+                raise answer.error
+            logger.error("recover of %r raised; its outcome stays unknown.", self.key, exc_info=answer.error)
+            return Unknown()
+        if not isinstance(answer.value, Happened | NotHappened | Unknown):
+            logger.error("recover of %r returned %r, which is no answer.", self.key, answer.value)
+            return Unknown()
+        return answer.value
+
+    def _store_recovered(self, answer: Happened) -> Happened:
+        try:
+            return Happened(self.store_result(answer.result))
+        except ResultNotStored as error:
+            self.note(f"recover: {error}", repr(answer.result))
+            self.block("the result that recover gave cannot be stored", error)
+
+    def block(self, why: str, error: BaseException | None = None) -> NoReturn:
+        """Store that the step is in doubt, and stop the run: it waits for a human, or fails if `on_doubt` says so."""
+        entry = cast(Entry, self.entry)
+        if entry.status != EntryStatus.IN_DOUBT:
+            described = {**(_described(error) if error else {}), "how_to_check": self.options.how_to_check}
+            self.record(EntryStatus.IN_DOUBT, evidence=why, error=described)
+        text = f"Nobody knows whether the step {self.key!r} of {self.run.run_id!r} happened: {why}."
+        if self.options.on_doubt == "fail":
+            self.run.stop(JobGivenUp(text))
+        self.run.stop(JobBlocked(f"{text} Find out, and say so: manage.py gnlqueue resolve {entry.id}.", "in_doubt"))
+
+
+class Moment(Step):
+    """A time that is recorded when it is first asked for."""
+
+    def record_time(self, offset: timedelta) -> datetime:
+        """Return the database's time plus `offset`, as it was at the first call."""
+        if self.entry is not None:
+            return datetime.fromisoformat(payloads.decode(self.entry.result))
+        self.run.begin_only_if_wanted(self.key)
+        time = read_clock(self.run.fence.database) + offset
+        self.store_result(time.isoformat())
+        return time
+
+
+class Sleep(Moment):
+    """When a `sleep` ends."""
+
+    kind = SLEEP
+
+
+class Now(Moment):
+    """What `now()` said."""
+
+    kind = NOW
+
+
+KINDS: dict[str, type[Step]] = {STEP: AtMostOnce, IDEMPOTENT: AtLeastOnce, ATOMIC: ExactlyOnce}
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    """Return what is stored of an error."""
+    return {
+        "classes": [dotted(kind) for kind in type(error).__mro__ if kind is not object],
+        "message": payloads.scrub(str(error), LONGEST_NOTE),
+    }

@@ -1,0 +1,165 @@
+"""Locks on run ids, and runs outside a job.
+
+A run lock is a row of its own, so that a handler may lock its own `context.run_id`: it nests with the job's lease.
+It is renewed by a thread while it is held, freed by its token, and taken over when its time is up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import F, Q
+
+from gnlqueue.backoff import seconds
+from gnlqueue.connection import ConnectionProblem
+from gnlqueue.dialects import now as clock
+from gnlqueue.durable.context import current
+from gnlqueue.durable.fences import LockFence
+from gnlqueue.durable.run import Run
+from gnlqueue.exceptions import JobBlocked, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
+from gnlqueue.models import RunLock
+from gnlqueue.queue.transactions import alias_of, retried
+
+logger = logging.getLogger("gnlqueue")
+
+POLL = 0.2  # seconds between two tries of a lock that somebody else holds, less some jitter
+RENEWALS = 3  # within one ttl
+
+#: The locks that this flow of control holds already, by alias and run id; taking one again nests.
+_held: ContextVar[frozenset[tuple[str, str]]] = ContextVar("gnlqueue_run_locks", default=frozenset())
+
+
+@contextmanager
+def run_lock(
+    run_id: str, *, ttl: timedelta | float = 60, wait: timedelta | float = 0, using: str | None = None
+) -> Iterator[None]:
+    """Hold the lock on a run id: nobody else holds it meanwhile, on any host.
+
+    `ttl` is how many seconds it lasts after its holder has died, `wait` how long to wait for somebody else. Taken
+    again by the same code it nests.
+
+    Raises `RunLocked` when somebody else holds it for longer than `wait`.
+    """
+    alias = alias_of(using)
+    if (alias, run_id) in _held.get():
+        yield
+        return
+    fence = _acquire(run_id, alias, timedelta(seconds=seconds(ttl, "ttl")), seconds(wait, "wait"))
+    with _kept(fence):
+        yield
+
+
+@contextmanager
+def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None = None) -> Iterator[Run]:
+    """Open a durable run outside a job, under its run lock; the same id goes on with the same journal.
+
+    There is no `sleep` here. Inside job n, `durable_run("job:n")` is the job's own run; elsewhere such ids are
+    refused. When the block ends by an interrupt of the run, that surfaces as an error.
+
+    Raises `RunLocked` when somebody else has it open, `RunBlocked` when a step is in doubt, `JournalMismatch` when
+    the code does not fit the journal, `LeaseLost` when the lock was lost, `ValueError` for another job's id.
+    """
+    context = current.get()
+    if context is not None and context.run_id == run_id:
+        yield context
+        return
+    if run_id.startswith("job:"):
+        raise ValueError(f"{run_id!r} is the run of a job, and belongs to it alone: use another prefix.")
+    alias = alias_of(using)
+    fence = _acquire(run_id, alias, timedelta(seconds=seconds(ttl, "ttl")), 0)
+    with _kept(fence):
+        run = _OutsideRun(run_id, fence)
+        try:
+            yield run
+        finally:
+            run.end()
+        if run.interrupt is not None:  # however it was caught
+            raise run.as_raised(run.interrupt)
+
+
+class _OutsideRun(Run):
+    """A run outside a job: nothing above it knows interrupts, so they come as ordinary errors."""
+
+    def sleep(self, name: str, length: timedelta | float) -> None:
+        raise RuntimeError("Only a job's run can sleep: there is nobody to wake another one up.")
+
+    async def asleep(self, name: str, length: timedelta | float) -> None:
+        self.sleep(name, length)
+
+    def as_raised(self, interrupt: JobInterrupt) -> BaseException:
+        if isinstance(interrupt, JobBlocked):
+            kind: type[Exception] = JournalMismatch if interrupt.reason == "mismatch" else RunBlocked
+            return kind(str(interrupt))
+        return LeaseLost(str(interrupt))
+
+
+def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:
+    if not isinstance(run_id, str) or not 1 <= len(run_id) <= 200:
+        raise ValueError(f"A run id is a text of 1 to 200 characters, not {run_id!r:.220}.")
+    key = hashlib.sha256(run_id.encode()).hexdigest()
+    give_up_at = time.monotonic() + wait
+    while True:
+        token = retried(alias, lambda: _try_to_acquire(run_id, key, alias, ttl))
+        if token is not None:
+            return LockFence(run_id, key, token, alias, ttl)
+        if time.monotonic() >= give_up_at:
+            owner = RunLock.objects.using(alias).filter(pk=key).values_list("owner", flat=True).first()
+            raise RunLocked(f"The run {run_id!r} is locked by {owner or 'somebody who has just left'}.")
+        time.sleep(min(POLL * random.uniform(0.5, 1), max(give_up_at - time.monotonic(), 0)))
+
+
+def _try_to_acquire(run_id: str, key: str, alias: str, ttl: timedelta) -> int | None:
+    rows = RunLock.objects.using(alias).filter(pk=key)
+    if not rows.exists():
+        try:
+            with transaction.atomic(using=alias):
+                RunLock(run_id=run_id, run_id_hash=key).save(using=alias, force_insert=True)
+        except IntegrityError:
+            logger.debug("Somebody else has made the lock row of %r.", run_id)
+    with transaction.atomic(using=alias):
+        free = rows.filter(Q(owner__isnull=True) | Q(expires_at__lt=clock()))
+        taken = free.update(
+            owner=f"{socket.gethostname()[:60]} thread {threading.get_native_id()}",
+            lease_token=F("lease_token") + 1,
+            acquired_at=clock(),
+            expires_at=clock(offset=ttl),
+        )
+        return rows.values_list("lease_token", flat=True).get() if taken else None
+
+
+@contextmanager
+def _kept(fence: LockFence) -> Iterator[None]:
+    """Renew the lock until the block ends, then free it."""
+    ended = threading.Event()
+    renewer = threading.Thread(target=_renew, args=(fence, ended), name="gnlqueue-run-lock", daemon=True)
+    token = _held.set(_held.get() | {(fence.database, fence.run_id)})
+    renewer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewer.join()
+        _held.reset(token)
+        if not fence.free():
+            logger.error("The lock on the run %r was lost while it was held: its time was up.", fence.run_id)
+
+
+def _renew(fence: LockFence, ended: threading.Event) -> None:
+    while not ended.wait(fence.lease.total_seconds() / RENEWALS):
+        try:
+            if not fence.hold(starting=False):
+                break
+        except ConnectionProblem as error:
+            connections[fence.database].close()
+            logger.warning("The lock on the run %r could not be renewed, trying again: %s", fence.run_id, error)
+    connections.close_all()

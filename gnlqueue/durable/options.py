@@ -1,0 +1,69 @@
+"""What `context.using(…)` says about a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from gnlqueue.backoff import Backoff
+
+OnDoubt = Literal["block", "rerun", "fail"]
+Recover = Callable[..., Any]
+
+
+class StepOptionsDict(TypedDict, total=False):
+    """The options that `using()` takes; see `StepOptions`."""
+
+    recover: Recover | None
+    safe_errors: type[BaseException] | Iterable[type[BaseException]]
+    final_errors: type[BaseException] | Iterable[type[BaseException]]
+    on_doubt: OnDoubt
+    max_attempts: int
+    backoff: Backoff
+    key: str | None
+    pass_key_as: str | None
+    match_args: bool
+    how_to_check: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """Options of one step.
+
+    - `recover(*the step's arguments)` finds out what became of a doubtful effect: `Happened(result)`, `NotHappened()`
+      or `Unknown()`. "It is not there" proves nothing while the first call may still arrive.
+    - `safe_errors` are exceptions after which the effect is known *not* to have happened; `final_errors` are a definite
+      answer (a declined card): the failure is recorded for good.
+    - `on_doubt` is what an unknown outcome leads to: "block" the job until a human decides, "rerun" the step at your
+      own risk, or "fail" the job.
+    - `max_attempts` and `backoff` retry a step that failed safely, within one attempt of the job.
+    - `key` names a step that runs in a thread or an asyncio task; `pass_key_as` is the name of the argument in which
+      the function receives its effect key.
+    - `match_args=False` does not compare the arguments on replay; `how_to_check` is shown to whoever must decide.
+    """
+
+    recover: Recover | None = None
+    safe_errors: tuple[type[BaseException], ...] = ()
+    final_errors: tuple[type[BaseException], ...] = ()
+    on_doubt: OnDoubt = "block"
+    max_attempts: int = 1
+    backoff: Backoff = field(default_factory=Backoff)
+    key: str | None = None
+    pass_key_as: str | None = None
+    match_args: bool = True
+    how_to_check: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("safe_errors", "final_errors"):
+            classes = getattr(self, name)
+            classes = tuple(classes) if isinstance(classes, Iterable) else (classes,)
+            if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+                raise ValueError(f"{name} is a tuple of exception classes, not {classes!r}.")
+            object.__setattr__(self, name, classes)
+        if self.on_doubt not in ("block", "rerun", "fail"):
+            raise ValueError(f'on_doubt is "block", "rerun" or "fail", not {self.on_doubt!r}.')
+        if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise ValueError(f"max_attempts of a step is a whole number of at least 1, not {self.max_attempts!r}.")
+        if self.key is not None and (not isinstance(self.key, str) or not 1 <= len(self.key) <= 200):
+            raise ValueError(f"A step's key is a text of 1 to 200 characters, not {self.key!r:.220}.")

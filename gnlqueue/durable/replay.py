@@ -1,0 +1,84 @@
+"""Keys of steps, and whether the code asks for what the journal holds.
+
+The code of a run must ask for the same steps in the same order on every attempt. Steps of its main flow are compared
+by position: the next one must be the next that was recorded. Steps in threads and asyncio tasks finish in any order;
+they carry an explicit key, and are found by it alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from gnlqueue.durable.entries import Entry
+
+
+class Mismatch(Exception):
+    """The code asks for something else than the journal holds at this place; `got` is what it asks for."""
+
+    def __init__(self, entry: Entry, got: dict[str, Any], what: str) -> None:
+        self.entry = entry
+        self.got = got
+        super().__init__(what)
+
+
+class Replay:
+    """Finds the recorded entry for each step that the code asks for."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
+        self._keyed = {entry.key: entry for entry in recorded if _is_keyed(entry.key)}
+        self._main = [entry for entry in recorded if not _is_keyed(entry.key)]
+        self._next = 0
+        self._names: Counter[str] = Counter()
+        self._keys_used: set[str] = set()
+
+    def key(self, name: str, own: str | None, *, main_flow: bool) -> str:
+        """Return the key of the step that is asked for now: `name`, `name#2` when repeated, `name[own]` when keyed.
+
+        Raises `ValueError` for a name that would be ambiguous, a key used twice, or a missing key outside of the main
+        flow.
+        """
+        if not isinstance(name, str) or not name or any(char in "#[]" for char in name) or len(name) > 200:
+            raise ValueError(f"A step's name is a text of 1 to 200 characters without '#', '[' and ']', not {name!r}.")
+        if own is None:
+            if not main_flow:
+                raise ValueError(
+                    f"The step {name!r} runs in a thread or an asyncio task of its own, where the order differs from "
+                    "run to run: give it a key that names it, context.using(key=…)."
+                )
+            self._names[name] += 1
+            return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
+        key = f"{name}[{own}]"
+        if key in self._keys_used:
+            raise ValueError(f"The step key {key!r} is used twice in one run; each needs one of its own.")
+        self._keys_used.add(key)
+        return key
+
+    def find(self, key: str, kind: str, args_hash: str | None, *, match_args: bool) -> Entry | None:
+        """Return the recorded entry of a step, `None` where it is new.
+
+        Raises `Mismatch` where another step, another kind or other arguments were recorded at this place.
+        """
+        got = {"key": key, "kind": kind, "args_hash": args_hash}
+        entry = self._keyed.get(key) if _is_keyed(key) else self._next_of_main_flow()
+        if entry is None:
+            return None
+        if entry.key != key:
+            raise Mismatch(entry, got, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
+        if entry.kind != kind:
+            raise Mismatch(entry, got, f"{key!r} was recorded as {entry.kind}, and the code asks for {kind}")
+        if match_args and entry.args_hash != args_hash:
+            raise Mismatch(entry, got, f"{key!r} was recorded with other arguments")
+        entry.visited = True
+        return entry
+
+    def _next_of_main_flow(self) -> Entry | None:
+        while self._next < len(self._main) and self._main[self._next].visited:
+            self._next += 1
+        return self._main[self._next] if self._next < len(self._main) else None
+
+
+def _is_keyed(key: str) -> bool:
+    return key.endswith("]")

@@ -1,0 +1,140 @@
+"""A human's answer to what the code could not know.
+
+An answer is one guarded UPDATE: of two people who decide at once, the second is told who decided what. Who, when and
+why are kept as a `StepNote`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import transaction
+
+from gnlqueue import payloads, signals
+from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
+from gnlqueue.dialects import now as clock
+from gnlqueue.durable.entries import LONGEST_NOTE, encode_result, key_hash
+from gnlqueue.exceptions import AlreadyResolved, JobNotFound
+from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
+from gnlqueue.queue import operating
+from gnlqueue.queue.transactions import alias_of, retried
+
+
+def resolve(
+    entry: RunJournalEntry | int, answer: Resolution, *, by: str, reason: str, using: str | None = None
+) -> RunJournalEntry:
+    """Decide about a step in doubt, or about a mismatch between code and journal, and return the entry.
+
+    In doubt: `Happened(result)`, `NotHappened()` (it runs again, once) or `FailJob()`. A mismatch: `GoOn()` after the
+    code was put right, `UseRecorded()`, or `FailJob()`. The job goes on when none of its steps is in doubt any more.
+    `by` is who decides, `reason` why; both are kept.
+
+    Raises `AlreadyResolved` when somebody else was first, `ValueError` for an answer that does not apply,
+    `PayloadError` for a result that JSON cannot carry.
+    """
+    if not by or not reason:
+        raise ValueError("Say who decides (by) and why (reason): whoever reads this later will want to know.")
+    alias = alias_of(using if isinstance(entry, int) else using or entry._state.db)
+    entry_id = entry if isinstance(entry, int) else entry.pk
+    row = retried(alias, lambda: _resolve(entry_id, answer, by, reason, alias))
+    job_id = _job_id(row)
+    signals.send(signals.job_resolved, job_id=job_id, entry=row)
+    return row
+
+
+def in_doubt(*, using: str | None = None, limit: int = 100) -> list[RunJournalEntry]:
+    """Return the steps that wait for a decision, longest first: those in doubt, and those the code does not fit."""
+    alias = alias_of(using)
+    doubtful = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT).order_by("started_at", "id")
+    blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(blocked_reason="mismatch").order_by("id")
+    mismatched = [entry for job in blocked[:limit] if (entry := mismatched_entry(job)) is not None]
+    return [*doubtful[:limit], *mismatched][:limit]
+
+
+def mismatched_entry(job: Job) -> RunJournalEntry | None:
+    """Return the entry at which a job was last found not to fit its journal."""
+    notes = StepNote.objects.using(job._state.db).filter(entry__run_id=job.run_id, kind=StepNote.Kind.MISMATCH)
+    note = notes.select_related("entry").order_by("-id").first()
+    return note.entry if note is not None else None
+
+
+def _resolve(entry_id: int, answer: Resolution, by: str, reason: str, alias: str) -> RunJournalEntry:
+    with transaction.atomic(using=alias):
+        row = RunJournalEntry.objects.using(alias).filter(pk=entry_id).first()
+        if row is None:
+            raise JobNotFound(f"There is no journal entry {entry_id} on the database {alias!r}.")
+        job_id = _job_id(row)
+        # The job's row first: whoever blocks a job writes it first too, so that one of us sees the other's work.
+        job = Job.objects.using(alias).select_for_update().filter(pk=job_id).first() if job_id else None
+        if isinstance(answer, Happened):
+            text = encode_result(answer.result)
+            _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.DONE, result=text, error=None, finished_at=clock())
+        elif isinstance(answer, NotHappened):
+            _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.RELEASED)
+        elif isinstance(answer, FailJob):
+            _fail(row, job, reason, alias)
+        elif isinstance(answer, GoOn | UseRecorded):
+            _end_mismatch(row, job, answer, alias)
+        else:
+            raise ValueError(f"{answer!r} is no answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
+        _note(row, answer, by, reason, alias)
+        if job is not None and not isinstance(answer, FailJob):
+            operating.unblock_settled(job.pk, using=alias)
+        row.refresh_from_db(using=alias)
+        return row
+
+
+def _change(row: RunJournalEntry, known: EntryStatus, **values: Any) -> None:
+    if RunJournalEntry.objects.using(row._state.db).filter(pk=row.pk, status=known).update(**values) != 1:
+        raise _already_resolved(row)
+
+
+def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> None:
+    if job is None:
+        raise ValueError("This run belongs to no job; answer Happened or NotHappened.")
+    if not operating.fail_blocked(job.pk, payloads.scrub(f"Given up by a human: {reason}", 2000), using=alias):
+        raise _already_resolved(row)
+
+
+def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecorded, alias: str) -> None:
+    if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
+        raise _already_resolved(row)
+    if isinstance(answer, GoOn):
+        return
+    note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
+    if note is None or row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
+        raise ValueError(f"The step {row.key!r} is {row.status}: there is no recorded result to use.")
+    got = json.loads(note.value or "{}")
+    taken = RunJournalEntry.objects.using(alias).filter(key_hash=key_hash(row.run_id, got["key"])).exclude(pk=row.pk)
+    if taken.exists():
+        raise ValueError(f"The step {got['key']!r} has a record of its own; put the code right and go on.")
+    hashed = key_hash(row.run_id, got["key"])
+    _change(row, EntryStatus(row.status), key_hash=hashed, **got)
+
+
+def _note(row: RunJournalEntry, answer: Resolution, by: str, reason: str, alias: str) -> None:
+    note = StepNote(
+        entry=row,
+        kind=StepNote.Kind.RESOLUTION,
+        by=by[:200],
+        at=clock(),
+        why=payloads.scrub(reason, LONGEST_NOTE),
+        value=payloads.scrub(repr(answer), LONGEST_NOTE),
+    )
+    note.save(using=alias, force_insert=True)
+
+
+def _already_resolved(row: RunJournalEntry) -> AlreadyResolved:
+    note = row.notes.filter(kind=StepNote.Kind.RESOLUTION).order_by("-id").first()
+    if note is None:
+        return AlreadyResolved(f"The step {row.key!r} of {row.run_id!r} waits for no decision: it is {row.status}.")
+    return AlreadyResolved(
+        f"The step {row.key!r} of {row.run_id!r} has been resolved by {note.by} at {note.at:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{note.value}. {note.why}"
+    )
+
+
+def _job_id(row: RunJournalEntry) -> int | None:
+    prefix, _, number = row.run_id.partition(":")
+    return int(number) if prefix == "job" and number.isdigit() else None
