@@ -27,30 +27,35 @@ def seconds(length: timedelta | float, what: str = "a length of time") -> float:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """A growing delay: `base` seconds after the first attempt, times `factor` after each, at most `cap`.
+    """A growing delay: `base` after the first attempt, times `factor` after each, at most `cap`.
 
-    `base` and `cap` are seconds or timedeltas, `factor` is at least 1, and `jitter` is the share of the delay (0 to 1)
-    that is drawn at random and *taken away*, so that jobs which failed together do not come back together, and the
-    cap stays a cap.
+    `base` and `cap` are timedeltas or seconds (and stored as seconds), `factor` is at least 1, and `jitter` is the
+    share of the delay (0 to 1) that is drawn at random and *taken away*, so that jobs which failed together do not come
+    back together, and the cap stays a cap.
+
+    Raises `InvalidTask` for a value out of range.
     """
 
-    base: float = 1
-    factor: float = 2
-    cap: float = 60
-    jitter: float = 0.1
+    base: float
+    factor: float
+    cap: float
+    jitter: float
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, base: timedelta | float = 1, factor: float = 2, cap: timedelta | float = 60, jitter: float = 0.1
+    ) -> None:
         try:
-            for name in ("base", "cap"):
-                object.__setattr__(self, name, seconds(getattr(self, name), f"Backoff({name}=)"))
+            values = {"base": seconds(base, "Backoff(base=)"), "cap": seconds(cap, "Backoff(cap=)")}
         except ValueError as error:
             raise InvalidTask(str(error)) from None
-        if not (isinstance(self.factor, int | float) and self.factor >= 1 and math.isfinite(self.factor)):
-            raise InvalidTask(f"Backoff(factor=) must be a number of at least 1, not {self.factor!r}.")
-        if not (isinstance(self.jitter, int | float) and 0 <= self.jitter <= 1):
-            raise InvalidTask(f"Backoff(jitter=) is a share between 0 and 1, not {self.jitter!r}.")
+        if not (isinstance(factor, int | float) and factor >= 1 and math.isfinite(factor)):
+            raise InvalidTask(f"Backoff(factor=) must be a number of at least 1, not {factor!r}.")
+        if not (isinstance(jitter, int | float) and 0 <= jitter <= 1):
+            raise InvalidTask(f"Backoff(jitter=) is a share between 0 and 1, not {jitter!r}.")
+        for name, value in {**values, "factor": factor, "jitter": jitter}.items():
+            object.__setattr__(self, name, value)
 
     def delay(self, attempt: int) -> timedelta:
         """Return the delay that follows attempt number `attempt` (1 is the first)."""

@@ -11,10 +11,10 @@ complete           done                                                    count
 fail               scheduled; dead at max_attempts, blocked with a step    counts               held
                    in doubt; cancelled if asked
 release            ready; cancelled if asked                               given back           held
-suspend            scheduled                                               given back           held
+suspend            scheduled; cancelled if asked                           given back           held
 block              blocked; ready where it was resolved meanwhile          given back           held
 confirm_cancel     cancelled                                               counts               held
-postpone_unknown   scheduled; dead after the grace period                  given back           held
+postpone_unknown   scheduled; cancelled if asked; dead after a grace time  given back           held
 end_lost_attempts  ready or scheduled, dead at max_attempts, cancelled     counts, and a crash  expired, held
 end_overdue        scheduled, dead at max_attempts, cancelled              counts               held
 =================  ======================================================  ===================  =============
@@ -175,7 +175,14 @@ def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime |
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
     wakes = Value(until) if isinstance(until, datetime) else clock(now, offset=until)
-    _leave(claimed, {"status": JobStatus.SCHEDULED, "run_at": wakes, "crashes": 0, **_GIVEN_BACK})
+    changes = {
+        "status": _unless_cancelled(JobStatus.SCHEDULED),
+        "finished_at": _when_cancelled(now),
+        "run_at": wakes,
+        "crashes": 0,
+        **_GIVEN_BACK,
+    }
+    _leave(claimed, changes)
 
 
 def block(claimed: ClaimedJob, reason: str, error: str = "") -> bool:
@@ -238,7 +245,11 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
     if dead:
         _leave(claimed, {**changes, "status": JobStatus.DEAD, "finished_at": clock(now)}, record=error, now=now)
     else:
-        changes |= {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)}
+        changes |= {
+            "status": _unless_cancelled(JobStatus.SCHEDULED),
+            "finished_at": _when_cancelled(now),
+            "run_at": clock(now, offset=delay),
+        }
         _leave(claimed, changes)
     return dead
 

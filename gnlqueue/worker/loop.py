@@ -246,7 +246,7 @@ class Worker:
         self._end_overdue()
         if self._stop_by is not None:
             self._give_back_unbegun()
-            return self._stop_by - time.monotonic()
+            return 0.0 if self._finished() else self._stop_by - time.monotonic()
         self._start_suspect()
         self._give_back(self._pool.take_back(PREFETCH_PATIENCE))
         self._maintenance.do_what_is_due(idle=not self._holdings)

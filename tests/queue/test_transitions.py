@@ -1,0 +1,403 @@
+"""The verbs by which a holder ends its attempt, and the guard that each of them carries."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import gnlqueue
+from gnlqueue import JobNotFound, LeaseLost, PayloadError, queue
+from gnlqueue.models import Job, JobAttempt, JobStatus
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.leases import renew
+from gnlqueue.queue.transitions import complete_many, confirm_cancel, postpone_unknown, release_many
+from tests.queue.conftest import NOON, after, claimed, crash, row
+from tests.queue.tasks import charge, poll_gateway
+
+# The guard.
+
+VERBS: dict[str, Callable[[ClaimedJob], Any]] = {
+    "complete": queue.complete,
+    "complete with a result": lambda job: queue.complete(job, {"a": 1}),
+    "fail": lambda job: queue.fail(job, "no use"),
+    "fail for good": lambda job: queue.fail(job, "no use", final=True),
+    "extend": lambda job: queue.extend(job, 60),
+    "release": queue.release,
+    "suspend": lambda job: queue.suspend(job, timedelta(days=1)),
+    "block": lambda job: queue.block(job, "mismatch"),
+    "confirm_cancel": confirm_cancel,
+    "postpone_unknown": lambda job: postpone_unknown(job, delay=timedelta(1), grace=timedelta(1)),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_stale_holder_writes_nothing(alias: str, verb: str) -> None:
+    stale = claimed()
+    crash(stale, now=NOON)
+    before = row(stale)
+
+    with pytest.raises(LeaseLost, match="not held under token 1 any more"):
+        VERBS[verb](stale)
+
+    assert row(stale) == before
+    assert JobAttempt.objects.using(alias).count() == 1  # the crash's
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_holder_whose_job_is_gone_is_told_so(alias: str, verb: str) -> None:
+    job = claimed()
+    Job.objects.using(alias).all()._raw_delete(alias)
+    with pytest.raises(JobNotFound, match=rf"Job {job.id} \(demo\) is gone; it was probably pruned"):
+        VERBS[verb](job)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_row_read_back_is_no_proof_of_holding(alias: str, verb: str) -> None:
+    job = claimed()
+    with pytest.raises(TypeError, match=r"takes the ClaimedJob that claim\(\) gave"):
+        VERBS[verb](queue.get(job))  # type: ignore[arg-type]
+    assert row(job)["status"] == JobStatus.IN_PROGRESS
+
+
+ENDINGS: dict[str, tuple[Callable[[ClaimedJob], Any], str]] = {
+    "claimed by another": (lambda job: crash(job, now=NOON), r"w1 has claimed it since \(its token is 2\)"),
+    "rescued": (
+        lambda job: (queue.pause("default"), queue.claim(worker_id="w2", now=after(hours=1))),
+        "it was released or rescued, and is ready",
+    ),
+    "released": (queue.release, "it was released or rescued, and is ready"),
+    "cancelled": (confirm_cancel, "it has been cancelled"),
+    "failed": (lambda job: queue.fail(job, "x"), "it was released or rescued, and is scheduled"),
+    "dead": (lambda job: queue.fail(job, "x", final=True), "it is dead already"),
+    "blocked": (lambda job: queue.block(job, "mismatch"), "it is blocked already"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_message_says_what_ended_the_ownership(alias: str, ending: str) -> None:
+    job = claimed()
+    end, message = ENDINGS[ending]
+    end(job)
+    with pytest.raises(LeaseLost, match=f"{message}. Nothing was written."):
+        queue.complete(job)
+
+
+def test_an_expired_lease_on_which_nobody_acted_may_complete(alias: str) -> None:
+    job = claimed(now=NOON, lease=1)
+    queue.complete(job, now=after(days=1))
+    assert row(job)["status"] == JobStatus.DONE
+
+
+def test_a_token_is_never_used_twice(alias: str) -> None:
+    tokens = [claimed(max_attempts=1).lease_token]
+    for day in range(1, 4):
+        job = Job.objects.using(alias).get()
+        queue.claim(worker_id="w1", now=after(days=day))  # rescues: dead
+        queue.retry(job, now=after(days=day))
+        again = queue.claim(worker_id="w1", now=after(days=day))
+        assert again is not None
+        tokens.append(again.lease_token)
+    assert tokens == [1, 2, 3, 4]
+
+
+# complete
+
+
+def test_complete_stores_the_result(alias: str) -> None:
+    job = claimed()
+    queue.complete(job, {"receipt": [1, None, "ü"]}, now=after(seconds=5))
+    stored = queue.get(job)
+    assert (stored.status, stored.result) == (JobStatus.DONE, {"receipt": [1, None, "ü"]})
+    assert stored.finished_at == after(seconds=5)
+    assert stored.lease_expires_at is None
+
+
+def test_complete_forgets_the_last_error(alias: str) -> None:
+    queue.fail(claimed(), "no use", after=0, now=NOON)
+    job = queue.claim(worker_id="w1", now=after(seconds=1))
+    assert job is not None
+    queue.complete(job)
+    assert row(job)["last_error"] is None
+
+
+@pytest.mark.parametrize("falsy", [0, False, "", [], {}])
+def test_a_falsy_result_is_a_result(alias: str, falsy: Any) -> None:
+    job = claimed()
+    queue.complete(job, falsy)
+    assert queue.get(job).result == falsy
+
+
+def test_a_result_that_json_cannot_carry_is_refused_with_its_path(alias: str) -> None:
+    job = claimed()
+    with pytest.raises(PayloadError, match=r"result\['at'\] is a datetime.datetime"):
+        queue.complete(job, {"at": NOON})
+    assert row(job)["status"] == JobStatus.IN_PROGRESS
+
+
+def test_a_result_over_the_limit_is_refused(alias: str, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "MAX_PAYLOAD_BYTES": 10}
+    with pytest.raises(PayloadError, match="result take 12 bytes as JSON; the limit is 10"):
+        queue.complete(claimed(), "0123456789")
+
+
+def test_completing_twice_under_one_token_is_completing_once(alias: str) -> None:
+    job = claimed()
+    queue.complete(job, "first", now=NOON)
+    queue.complete(job, "second", now=after(days=1))  # as after a commit whose acknowledgement was lost
+    assert (queue.get(job).result, queue.get(job).finished_at) == ("first", NOON)
+
+
+def test_complete_many_returns_those_that_were_not_held(alias: str) -> None:
+    jobs = [claimed(), claimed(), claimed(), claimed()]
+    queue.release(jobs[1])
+    queue.fail(jobs[3], "x", final=True)
+
+    lost = complete_many([(jobs[0], None), (jobs[1], None), (jobs[2], 42), (jobs[3], 43)])
+
+    assert lost == [jobs[1], jobs[3]]
+    assert [row(job)["status"] for job in jobs] == ["done", "ready", "done", "dead"]
+    assert queue.get(jobs[2]).result == 42
+
+
+# fail
+
+
+def test_a_failed_job_is_scheduled_again_with_growing_delay(alias: str) -> None:
+    job: ClaimedJob | None = claimed(max_attempts=10)
+    now, delays = NOON, []
+    for _ in range(9):
+        assert job is not None
+        failed = queue.fail(job, "no use", now=now)
+        assert failed.status == JobStatus.SCHEDULED
+        delays.append((failed.run_at - now).total_seconds())
+        now = failed.run_at
+        job = queue.claim(worker_id="w1", now=now)
+    full = [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert all(0.9 * longest <= delay <= longest for delay, longest in zip(delays, full, strict=True)), delays
+
+
+def test_a_job_is_dead_when_its_attempts_are_used_up(alias: str) -> None:
+    job = claimed(max_attempts=2)
+    assert queue.fail(job, "one", after=0, now=NOON).status == JobStatus.SCHEDULED
+    job = queue.claim(worker_id="w1", now=after(seconds=1))
+    assert job is not None
+    failed = queue.fail(job, "two", now=after(seconds=2))
+    assert (failed.status, failed.finished_at, failed.last_error) == (JobStatus.DEAD, after(seconds=2), "two")
+
+
+def test_a_final_failure_leaves_no_attempt(alias: str) -> None:
+    assert queue.fail(claimed(max_attempts=9), "no use", final=True).status == JobStatus.DEAD
+
+
+@pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])
+def test_after_says_when_a_failed_job_comes_back(alias: str, delay: Any) -> None:
+    assert queue.fail(claimed(), "x", after=delay, now=NOON).run_at == after(seconds=90)
+
+
+def test_the_caller_s_backoff_comes_before_the_job_s(alias: str) -> None:
+    mine, the_job_s = (gnlqueue.Backoff(base=base, jitter=0) for base in (7, 5))
+    assert queue.fail(claimed(backoff=the_job_s), "x", backoff=mine, now=NOON).run_at == after(seconds=7)
+
+
+def test_the_job_s_backoff_travels_with_it(alias: str) -> None:
+    job = claimed(backoff=gnlqueue.Backoff(base=5, jitter=0))
+    assert queue.fail(job, "x", now=NOON).run_at == after(seconds=5)
+
+
+def test_without_one_of_its_own_a_job_has_its_task_s_backoff(alias: str) -> None:
+    poll_gateway.enqueue()
+    job = queue.claim(worker_id="w1")
+    assert job is not None
+    assert queue.fail(job, "x", now=NOON).run_at == after(seconds=30)
+
+
+def test_without_a_number_of_its_own_a_job_has_its_task_s_attempts(alias: str) -> None:
+    job = charge.enqueue(1)
+    assert row(job)["max_attempts"] is None
+    for _ in range(3):
+        held = queue.claim("billing", worker_id="w1")
+        assert held is not None
+        failed = queue.fail(held, "x", after=0)
+    assert (failed.status, failed.attempts) == (JobStatus.DEAD, 3)
+
+
+def test_without_any_number_the_setting_s_attempts_hold(alias: str, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "MAX_ATTEMPTS": 1}
+    assert queue.fail(claimed(max_attempts=None), "x").status == JobStatus.DEAD
+
+
+def test_a_failing_job_that_somebody_asked_to_cancel_is_cancelled(alias: str) -> None:
+    job = claimed()
+    queue.cancel(job, now=NOON)
+    failed = queue.fail(job, "x", now=after(seconds=5))
+    assert (failed.status, failed.finished_at) == (JobStatus.CANCELLED, after(seconds=5))
+
+
+def test_a_failure_keeps_the_exception_with_its_traceback(alias: str) -> None:
+    job = claimed()
+    try:
+        raise LookupError("no such order")
+    except LookupError as error:
+        failed = queue.fail(job, error, now=after(seconds=5))
+    attempt = JobAttempt.objects.using(alias).get()
+    assert failed.last_error == "LookupError: no such order"
+    assert attempt.exception_class == "builtins.LookupError"
+    assert 'raise LookupError("no such order")' in attempt.error
+    assert (attempt.number, attempt.lease_token, attempt.worker_id) == (1, 1, "w1")
+    assert (attempt.started_at, attempt.ended_at) == (NOON, after(seconds=5))
+
+
+@pytest.mark.parametrize("reason", ["a\0b \ud800 ä", ValueError("a\0b \ud800 ä")])
+def test_nul_and_lone_surrogates_in_an_error_are_recorded_as_escapes(alias: str, reason: Any) -> None:
+    failed = queue.fail(claimed(), reason)
+    assert failed.last_error is not None
+    assert failed.last_error.endswith(r"a\x00b \ud800 ä")
+    assert r"a\x00b \ud800 ä" in JobAttempt.objects.using(alias).get().error
+
+
+def test_an_exception_that_cannot_be_shown_is_recorded_all_the_same(alias: str) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    failed = queue.fail(claimed(), Mute())
+    assert failed.status == JobStatus.SCHEDULED
+    assert "Mute" in (failed.last_error or "")
+
+
+def test_a_long_error_is_cut_in_the_middle(alias: str) -> None:
+    failed = queue.fail(claimed(), ValueError("a" * 100_000 + " the end"))
+    assert failed.last_error is not None
+    assert len(failed.last_error) <= 2_000
+    assert failed.last_error.startswith("ValueError: a")
+    assert failed.last_error.endswith("the end")
+    assert len(JobAttempt.objects.using(alias).get().error) <= 20_000
+
+
+# extend, release, suspend, block, confirm_cancel, postpone_unknown
+
+
+def test_extend_renews_the_lease_from_now(alias: str) -> None:
+    job = claimed(lease=60)
+    extended = queue.extend(job, 100, now=after(seconds=50))
+    assert extended == job._replace(lease_expires_at=after(seconds=150))
+    assert row(job)["lease_expires_at"] == after(seconds=150)
+
+
+def test_a_renewed_job_is_not_rescued(alias: str) -> None:
+    job = claimed(lease=60)
+    queue.extend(job, 100, now=after(seconds=50))
+    assert queue.claim(worker_id="w2", now=after(seconds=149)) is None
+
+
+def test_release_gives_the_attempt_back(alias: str) -> None:
+    job = claimed()
+    queue.release(job)
+    assert (row(job)["status"], row(job)["attempts"], row(job)["lease_token"]) == (JobStatus.READY, 0, 1)
+    assert row(job)["lease_expires_at"] is None
+
+
+def test_a_released_job_is_ready_at_once(alias: str) -> None:
+    job = claimed()
+    queue.release(job)
+    again = queue.claim(worker_id="w2", now=NOON)
+    assert again is not None
+    assert (again.id, again.attempts, again.lease_token) == (job.id, 1, 2)
+
+
+def test_a_released_job_that_somebody_asked_to_cancel_is_cancelled(alias: str) -> None:
+    job = claimed()
+    queue.cancel(job)
+    queue.release(job, now=NOON)
+    assert (row(job)["status"], row(job)["finished_at"]) == (JobStatus.CANCELLED, NOON)
+
+
+def test_release_many_tells_how_many_were_not_held(alias: str) -> None:
+    jobs = [claimed(), claimed()]
+    queue.complete(jobs[0])
+    assert release_many(jobs) == 1
+    assert [row(job)["status"] for job in jobs] == [JobStatus.DONE, JobStatus.READY]
+
+
+@pytest.mark.parametrize("until", [after(hours=3), timedelta(hours=3)])
+def test_suspend_puts_a_job_to_sleep_and_gives_the_attempt_back(alias: str, until: Any) -> None:
+    job = claimed()
+    queue.suspend(job, until, now=NOON)
+    assert (row(job)["status"], row(job)["attempts"], row(job)["run_at"]) == ("scheduled", 0, after(hours=3))
+    assert queue.claim(worker_id="w1", now=after(hours=2)) is None
+    assert queue.claim(worker_id="w1", now=after(hours=3)) is not None
+
+
+def test_block_lets_a_job_wait_for_a_human_and_gives_the_attempt_back(alias: str) -> None:
+    job = claimed()
+    queue.block(job, "mismatch")
+    assert (row(job)["status"], row(job)["attempts"], row(job)["blocked_reason"]) == ("blocked", 0, "mismatch")
+    assert queue.claim(worker_id="w1", now=after(days=999)) is None
+
+
+def test_a_job_that_stopped_because_it_was_asked_to_is_cancelled(alias: str) -> None:
+    job = claimed()
+    confirm_cancel(job, now=after(seconds=5))
+    assert (row(job)["status"], row(job)["finished_at"], row(job)["attempts"]) == ("cancelled", after(seconds=5), 1)
+
+
+def test_a_job_of_an_unknown_task_comes_back_uncounted(alias: str) -> None:
+    job = claimed()
+    assert postpone_unknown(job, delay=timedelta(seconds=9), grace=timedelta(hours=1), now=NOON) is False
+    stored = queue.get(job)
+    assert (stored.status, stored.attempts, stored.run_at) == (JobStatus.SCHEDULED, 0, after(seconds=9))
+    assert stored.unknown_since == NOON
+    assert stored.last_error == "No worker has known the task 'demo'."
+
+
+def test_a_job_of_an_unknown_task_is_dead_after_the_grace_period(alias: str) -> None:
+    job = claimed()
+    postpone_unknown(job, delay=timedelta(seconds=9), grace=timedelta(hours=1), now=NOON)
+    again = queue.claim(worker_id="w1", now=after(hours=2))
+    assert again is not None
+    assert postpone_unknown(again, delay=timedelta(1), grace=timedelta(hours=1), now=after(hours=2)) is True
+    stored = queue.get(job)
+    assert (stored.status, stored.finished_at, stored.unknown_since) == (JobStatus.DEAD, after(hours=2), NOON)
+    assert stored.last_error == "No worker has known the task 'demo' since 2030-01-01 12:00:00 UTC."
+
+
+# The heartbeat's renewal of many leases at once
+
+
+def test_a_heartbeat_renews_what_is_held_and_tells_what_is_lost(alias: str) -> None:
+    held, lost = claimed(), claimed()
+    queue.complete(lost)
+
+    assert renew([held.pair, lost.pair, (0, 1)], timedelta(hours=1), using=alias) == (
+        {held.pair},
+        {lost.pair, (0, 1)},
+    )
+
+
+def test_a_heartbeat_of_a_stale_holder_renews_nothing(alias: str) -> None:
+    stale = claimed()
+    crash(stale, now=NOON)
+    before = row(stale)
+    assert renew([stale.pair], timedelta(hours=1), using=alias) == (set(), {stale.pair})
+    assert row(stale) == before
+
+
+def test_a_heartbeat_neither_waits_for_a_locked_row_nor_takes_it_for_lost(alias: str, rows_locked: Any) -> None:
+    locked, free = claimed(), claimed()
+    with rows_locked(locked):
+        assert renew([locked.pair, free.pair], timedelta(hours=1), using=alias) == ({free.pair}, set())
+
+
+def test_a_heartbeat_of_nothing_asks_nothing() -> None:
+    assert renew([], timedelta(hours=1), using="no such alias") == (set(), set())
+
+
+# The row itself
+
+
+def test_a_row_cannot_be_saved_over(alias: str) -> None:
+    job = claimed()
+    with pytest.raises(TypeError, match="Use the verb for what you want: cancel, retry, reschedule or enqueue_again"):
+        queue.get(job).save()
+    assert row(job)["status"] == JobStatus.IN_PROGRESS
