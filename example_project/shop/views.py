@@ -1,0 +1,73 @@
+"""The shop's pages."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from gnlqueue.models import Job, WorkerProcess
+from shop.forms import CheckoutForm
+from shop.models import Invoice, Order, Product
+from shop.orders import OutOfStock, place_order
+
+#: What may still change by itself; until then the order's page reloads.
+UNFINISHED = (Job.Status.SCHEDULED, Job.Status.READY, Job.Status.IN_PROGRESS)
+
+
+@require_safe
+def storefront(request: HttpRequest) -> HttpResponse:
+    """What there is to buy."""
+    return _storefront(request, CheckoutForm(products=Product.objects.all()))
+
+
+@require_POST
+def checkout(request: HttpRequest) -> HttpResponse:
+    """Place an order. The customer's page does not wait for mail servers: that is what the jobs are for."""
+    form = CheckoutForm(request.POST, products=Product.objects.all())
+    if form.is_valid():
+        try:
+            order = place_order(form.cleaned_data["customer"], form.cleaned_data["email"], form.quantities)
+        except OutOfStock as error:
+            form.add_error(None, str(error))
+        else:
+            return redirect(order)
+    return _storefront(request, form)
+
+
+@require_safe
+def order_page(request: HttpRequest, reference: str) -> HttpResponse:
+    """An order, and how far its jobs are."""
+    order = get_object_or_404(Order.objects.select_related("invoice"), reference=reference)
+    jobs = list(order.jobs.prefetch_related("failed_attempts"))
+    waiting = any(job.status in UNFINISHED for job in jobs)
+    context = {
+        "order": order,
+        "lines": order.lines.select_related("product").order_by("pk"),
+        "jobs": jobs,
+        "waiting": waiting,
+        "no_worker": waiting and not _worker_is_there(),
+    }
+    return render(request, "shop/order.html", context)
+
+
+@require_safe
+def invoice(request: HttpRequest, reference: str) -> FileResponse:
+    """The text of an order's invoice."""
+    found = get_object_or_404(Invoice, order__reference=reference)
+    try:
+        return FileResponse(found.path.open("rb"), content_type="text/plain; charset=utf-8", filename=found.path.name)
+    except FileNotFoundError:
+        raise Http404(f"{found} is not stored here.") from None
+
+
+def _storefront(request: HttpRequest, form: CheckoutForm) -> HttpResponse:
+    return render(request, "shop/storefront.html", {"form": form}, status=422 if form.errors else 200)
+
+
+def _worker_is_there() -> bool:
+    recently = timezone.now() - timedelta(minutes=1)
+    return WorkerProcess.objects.filter(heartbeat_at__gte=recently).exists()
