@@ -19,3 +19,7 @@ supervisor            `Supervisor`: start, watch, replace and end the processes
 console               what people read
 ====================  ==================================================================================
 """
+
+from gnlqueue.worker.loop import Worker
+
+__all__ = ["Worker"]

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from gnlqueue.conf import settings
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import WorkerProcess
 from gnlqueue.queue import claiming, operating
 
 logger = logging.getLogger("gnlqueue.worker")
 
 PROMOTE_EVERY = 1.0  # seconds
 PRUNE_EVERY = 60.0  # seconds
+SILENT_FOR_GOOD = timedelta(days=1)  # without a heartbeat; a worker's row is for people, and then tells them nothing
 PRUNE_AT_ONCE = 5000  # jobs, so that claiming goes on in between
 
 
@@ -47,9 +50,15 @@ class Maintenance:
                 rescued = claiming.rescue(self._queue_names, using=self._database)
                 if rescued:
                     logger.error("rescued    %d jobs whose leases ran out: their workers died or lost contact", rescued)
-        retention = settings().RETENTION_SECONDS
-        if retention is not None and now >= self._next_prune:
+        if now >= self._next_prune:
             self._next_prune = now + PRUNE_EVERY
+            self._prune()
+
+    def _prune(self) -> None:
+        silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))
+        silent.delete()
+        retention = settings().RETENTION_SECONDS
+        if retention is not None:
             pruned = operating.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)
             if pruned:
                 logger.info("pruned     %d finished jobs", pruned)
