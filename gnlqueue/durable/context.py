@@ -14,7 +14,7 @@ from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobSuspended
 from gnlqueue.models import EntryStatus, Job, RunJournalEntry
 from gnlqueue.queue import ClaimedJob
-from gnlqueue.queue.transitions import max_attempts
+from gnlqueue.queue.attempts import max_attempts
 
 current: ContextVar[JobContext | None] = ContextVar("gnlqueue_context", default=None)
 

@@ -16,11 +16,11 @@ from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
+from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
 from gnlqueue.queue.transactions import alias_of, retried
-from gnlqueue.queue.transitions import max_attempts
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)

@@ -22,7 +22,6 @@ end_overdue        scheduled, dead at max_attempts, cancelled              count
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -37,14 +36,10 @@ from gnlqueue import payloads
 from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
-from gnlqueue.exceptions import UnknownTask
-from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, RunJournalEntry
+from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
+from gnlqueue.queue.attempts import LONGEST_REASON, backoff_of, describe, max_attempts, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
 from gnlqueue.queue.transactions import retried
-from gnlqueue.registry import dotted, get_task
-
-LONGEST_ERROR = 20_000  # characters kept of a traceback
-LONGEST_REASON = 2_000  # characters kept in the job's last_error
 
 _ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
 _READY: dict[str, Any] = {"status": JobStatus.READY}
@@ -316,7 +311,7 @@ def _end_attempt(
     changes = {**changes, "crashes": crashes, "last_error": error, **_NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
     if written:
-        _record_attempt(job, error, using=using, now=now)
+        record_attempt(job, error, using=using, now=now)
     return written
 
 
@@ -324,35 +319,6 @@ _LOST_COLUMNS = (
     "id", "task_name", "attempts", "max_attempts", "crashes", "cancel_requested_at", "lease_token", "worker_id",
     "last_attempted_at",
 )  # fmt: skip
-
-
-def max_attempts(task_name: str, own: int | None) -> int:
-    """Return how many attempts a job has: its own number, else its task's, else the setting's."""
-    if own is not None:
-        return own
-    try:
-        of_task = get_task(task_name).options.max_attempts
-    except UnknownTask:
-        of_task = None
-    return of_task or settings().MAX_ATTEMPTS
-
-
-def backoff_of(claimed: ClaimedJob) -> Backoff:
-    """Return how the job backs off: as its enqueuer said, else as its task says, else 1 s doubling to 60 s."""
-    stored = (claimed.options or {}).get("backoff")
-    if stored is not None:
-        return Backoff(**stored)
-    try:
-        return get_task(claimed.task_name).options.backoff or backoffs.DEFAULT
-    except UnknownTask:
-        return backoffs.DEFAULT
-
-
-def describe(reason: str | BaseException) -> str:
-    """Return one line for `last_error`: a text as it is, an exception as `ClassName: message`."""
-    if isinstance(reason, BaseException):
-        reason = "".join(traceback.format_exception_only(reason)).strip()
-    return payloads.scrub(reason, LONGEST_REASON)
 
 
 def _jobs(using: str) -> JobQuerySet:
@@ -382,7 +348,7 @@ def _leave(
         with transaction.atomic(using=using):
             written = _jobs(using).filter(held(claimed)).update(**changes)
             if written and record is not None:
-                _record_attempt(claimed, record, using=using, now=now)
+                record_attempt(claimed, record, using=using, now=now)
             return written
 
     if not retried(using, write):
@@ -402,7 +368,7 @@ def _leave_for_good(
         with transaction.atomic(using=using):
             written = _jobs(using).filter(held(claimed)).update(**changes)
             if written:
-                _record_attempt(claimed, record, using=using, now=now)
+                record_attempt(claimed, record, using=using, now=now)
                 if _steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now)):
                     _jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
                         status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
@@ -417,21 +383,3 @@ def _steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None)
     """Return the job's journal entries of one status whose effect may not be repeated."""
     alias = job.database if isinstance(job, ClaimedJob) else using
     return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)
-
-
-def _record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using: str, now: datetime | None) -> None:
-    exception_class, error = "", reason if isinstance(reason, str) else ""
-    if isinstance(reason, BaseException):
-        exception_class = dotted(type(reason))[:200]
-        error = "".join(traceback.format_exception(reason))
-    attempt = JobAttempt(
-        job_id=job.id,
-        number=job.attempts,
-        lease_token=job.lease_token,
-        worker_id=job.worker_id or "",
-        started_at=job.last_attempted_at or clock(now),
-        ended_at=clock(now),
-        exception_class=exception_class,
-        error=payloads.scrub(error, LONGEST_ERROR),
-    )
-    attempt.save(using=using, force_insert=True)

@@ -32,7 +32,7 @@ from gnlqueue.exceptions import (
     UnknownTask,
 )
 from gnlqueue.queue import ClaimedJob
-from gnlqueue.queue.transitions import max_attempts
+from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.registry import Task, dotted, get_task
 from gnlqueue.worker.timeouts import Timeouts
 

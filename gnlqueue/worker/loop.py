@@ -26,6 +26,7 @@ from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.models import Job, WorkerProcess
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
+from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Task, registered
 from gnlqueue.worker import executor, outcomes, wakeup
@@ -339,7 +340,7 @@ class Worker:
             self._suspect = None
 
     def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
-        return claimed.attempts >= transitions.max_attempts(claimed.task_name, claimed.max_attempts)
+        return claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 

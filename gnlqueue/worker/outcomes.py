@@ -21,6 +21,7 @@ from gnlqueue.connection import ConnectionProblem
 from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
+from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.worker.console import length
 from gnlqueue.worker.executor import Ending, Outcome
 
@@ -107,7 +108,7 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
         logger.warning("job %s failed, but the database refused the error's text: %s", claimed.id, refused)
         plain = f"{type(error).__name__}, with a text that the database refused"
         job = transitions.fail(claimed, plain, after=outcome.after, final=outcome.final)
-    number = f"attempt {claimed.attempts} of {transitions.max_attempts(claimed.task_name, claimed.max_attempts)}"
+    number = f"attempt {claimed.attempts} of {max_attempts(claimed.task_name, claimed.max_attempts)}"
     if job.status == JobStatus.SCHEDULED:
         wait = job.run_at - claimed.last_attempted_at - timedelta(seconds=outcome.seconds)
         _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(wait)}: {job.last_error}")

@@ -1,0 +1,67 @@
+"""Attempts: how many a job has, how long it waits between them, and what is kept of a failed one."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import datetime
+
+from gnlqueue import backoff as backoffs
+from gnlqueue import payloads
+from gnlqueue.backoff import Backoff
+from gnlqueue.conf import settings
+from gnlqueue.dialects import now as clock
+from gnlqueue.exceptions import UnknownTask
+from gnlqueue.models import Job, JobAttempt
+from gnlqueue.queue.claimed import ClaimedJob
+from gnlqueue.registry import dotted, get_task
+
+LONGEST_ERROR = 20_000  # characters kept of a traceback
+LONGEST_REASON = 2_000  # characters kept in the job's last_error
+
+
+def max_attempts(task_name: str, own: int | None) -> int:
+    """Return how many attempts a job has: its own number, else its task's, else the setting's."""
+    if own is not None:
+        return own
+    try:
+        of_task = get_task(task_name).options.max_attempts
+    except UnknownTask:
+        of_task = None
+    return of_task or settings().MAX_ATTEMPTS
+
+
+def backoff_of(claimed: ClaimedJob) -> Backoff:
+    """Return how the job backs off: as its enqueuer said, else as its task says, else 1 s doubling to 60 s."""
+    stored = (claimed.options or {}).get("backoff")
+    if stored is not None:
+        return Backoff(**stored)
+    try:
+        return get_task(claimed.task_name).options.backoff or backoffs.DEFAULT
+    except UnknownTask:
+        return backoffs.DEFAULT
+
+
+def describe(reason: str | BaseException) -> str:
+    """Return one line for `last_error`: a text as it is, an exception as `ClassName: message`."""
+    if isinstance(reason, BaseException):
+        reason = "".join(traceback.format_exception_only(reason)).strip()
+    return payloads.scrub(reason, LONGEST_REASON)
+
+
+def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using: str, now: datetime | None) -> None:
+    """Keep the row of an attempt that failed, as part of the transaction that ends it."""
+    exception_class, error = "", reason if isinstance(reason, str) else ""
+    if isinstance(reason, BaseException):
+        exception_class = dotted(type(reason))[:200]
+        error = "".join(traceback.format_exception(reason))
+    attempt = JobAttempt(
+        job_id=job.id,
+        number=job.attempts,
+        lease_token=job.lease_token,
+        worker_id=job.worker_id or "",
+        started_at=job.last_attempted_at or clock(now),
+        ended_at=clock(now),
+        exception_class=exception_class,
+        error=payloads.scrub(error, LONGEST_ERROR),
+    )
+    attempt.save(using=using, force_insert=True)
