@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,12 @@ class PostgreSQLDialect(Dialect):
         if not offset:
             return "STATEMENT_TIMESTAMP()"
         return f"(STATEMENT_TIMESTAMP() + INTERVAL '{offset // timedelta(microseconds=1)} microseconds')"
+
+    def pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
+        # Two arrays instead of two placeholders a pair: the driver's time for a statement grows with its placeholders.
+        ids, tokens = [list(column) for column in zip(*pairs, strict=True)]
+        sql = "(id = ANY(%s) AND (id, lease_token) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[])))"
+        return sql, [ids, ids, tokens]
 
     def is_transient(self, error: DatabaseError) -> bool:
         code = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -20,7 +21,7 @@ from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.fences import Fence
-from gnlqueue.exceptions import JobPreempted, JournalMismatch, PayloadError
+from gnlqueue.exceptions import JobInterrupt, JobPreempted, PayloadError
 from gnlqueue.models import EntryStatus, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import retried
 
@@ -31,6 +32,10 @@ LONGEST_NOTE = 20_000  # characters kept of evidence
 
 class ResultNotStored(PayloadError):
     """A step's result cannot be stored."""
+
+
+#: What is read of an entry, in the order of `Entry`.
+_ENTRY_COLUMNS = ("id", "key", "kind", "position", "status", "args_hash", "result", "error", "lease_token")
 
 
 class FenceLost(Exception):
@@ -64,53 +69,35 @@ def key_hash(run_id: str, key: str) -> str:
 
 
 class Journal:
-    """The entries of a run by key, and the writes that change them. `first` where the run must not have any yet."""
+    """What a run has recorded, as it was when this attempt first asked, and the writes that change it."""
 
-    def __init__(self, run_id: str, fence: Fence, *, first: bool) -> None:
+    def __init__(self, run_id: str, fence: Fence) -> None:
         self.run_id = run_id
         self.fence = fence
         self._rows = RunJournalEntry.objects.using(fence.database)
-        self.entries = {entry.key: entry for entry in self._read()}
-        self._position = max((entry.position for entry in self.entries.values()), default=0)
-        if first and self.entries:
-            raise JournalMismatch(
-                f"The run {run_id!r} is new and has a journal already: its id was used before (a sequence was reset, "
-                "or a row deleted without its journal). Delete the old entries, or make the ids go on."
-            )
+        self.recorded = self._read()
+        self._positions = count(max((entry.position for entry in self.recorded), default=0) + 1)
 
-    def _read(self) -> Iterable[Entry]:
+    def _read(self) -> list[Entry]:
+        # At once, not with iterator(): its server-side cursors do not live behind PgBouncer.
         rows = self._rows.filter(run_id=self.run_id).order_by("position", "id")
-        for row in rows.iterator(chunk_size=2000):
-            if row.run_id == self.run_id:  # MariaDB's collation finds "Run" for "run" too
-                yield Entry(
-                    row.pk, row.key, row.kind, row.position, row.status, row.args_hash, row.result, row.error,
-                    row.lease_token,
-                )  # fmt: skip
+        columns = rows.values_list("run_id", *_ENTRY_COLUMNS)
+        return [Entry(*values) for run_id, *values in columns if run_id == self.run_id]  # MariaDB finds "Run" for "run"
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def insert(self, key: str, kind: str, args_hash: str | None, status: EntryStatus, **values: Any) -> Entry:
-        """Add an entry; something new is about to begin."""
-        self._position += 1
-        position = self._position
+    def insert(
+        self, key: str, kind: str, args_hash: str | None, status: EntryStatus, *, starting: bool, **values: Any
+    ) -> Entry:
+        """Add an entry; with `starting` something is about to begin, which a request to cancel forbids."""
+        position = next(self._positions)
 
         def write() -> int:
             return self._insert(key, kind, args_hash, position, status, **values)
 
-        id = self._fenced(write, key, status, starting=True)
-        entry = Entry(
-            id,
-            key,
-            kind,
-            position,
-            status,
-            args_hash,
-            values.get("result"),
-            values.get("error"),
-            self.fence.token,
-            True,
-        )
-        self.entries[key] = entry
+        id = self._fenced(write, key, status, starting=starting)
+        entry = Entry(id, key, kind, position, status, args_hash, None, None, self.fence.token, visited=True)
+        self._note_change(entry, status, **values)
         return entry
 
     def _insert(
@@ -171,24 +158,39 @@ class Journal:
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.
 
-        Raises the interrupt that stops the run where the fence does not hold.
+        Raises the interrupt that stops the run where the fence does not hold, or where nobody answers for a lease.
         """
         give_up_at = time.monotonic() + self.fence.lease.total_seconds()
         pause = 0.02
+        unheard = False  # whether an earlier try may have been committed without our hearing of it
         while True:
             try:
-                return retried(self.fence.database, lambda: self._in_transaction(write, starting=starting))
-            except (FenceLost, IntegrityError) as error:
-                raise self.fence.why_lost() or self._changed_by_another(key) from error
-            except ConnectionProblem:
-                if connections[self.fence.database].in_atomic_block or time.monotonic() > give_up_at:
+                return self._try_once(write, key, status, starting=starting, unheard=unheard)
+            except ConnectionProblem as error:
+                if connections[self.fence.database].in_atomic_block:
                     raise
+                if time.monotonic() > give_up_at:
+                    # An interrupt: a handler that caught an ordinary error here would go on after an unknown outcome.
+                    raise JobPreempted(
+                        f"The step {key!r} could not be recorded as {status} for a whole lease: {error}"
+                    ) from error
                 connections[self.fence.database].close()
+                unheard = True
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, 1.0)
-            stored = self._stored(key, status)
-            if stored is not None:
+
+    def _try_once(
+        self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool, unheard: bool
+    ) -> int:
+        if unheard and (stored := self._stored(key, status)) is not None:
+            return stored
+        try:
+            return retried(self.fence.database, lambda: self._in_transaction(write, starting=starting))
+        except (FenceLost, IntegrityError) as error:
+            # The server may have finished what we did not hear of after we had looked.
+            if unheard and (stored := self._stored(key, status)) is not None:
                 return stored
+            raise self._why_refused(key) from error
 
     def _in_transaction(self, write: Callable[[], int], *, starting: bool) -> int:
         with transaction.atomic(using=self.fence.database):
@@ -199,17 +201,13 @@ class Journal:
 
     def _stored(self, key: str, status: EntryStatus) -> int | None:
         """Return the id of the entry where it is stored as it should be under our token; `None` where it isn't."""
-        try:
-            row = self._rows.filter(key_hash=key_hash(self.run_id, key)).first()
-        except ConnectionProblem:
-            connections[self.fence.database].close()
-            return None
+        row = self._rows.filter(key_hash=key_hash(self.run_id, key)).first()
         if row is not None and row.status == status and row.lease_token == self.fence.token:
             return int(row.pk)
         return None
 
-    def _changed_by_another(self, key: str) -> JobPreempted:
-        return JobPreempted(
+    def _why_refused(self, key: str) -> JobInterrupt:
+        return self.fence.why_lost() or JobPreempted(
             f"Somebody else has changed the step {key!r} of the run {self.run_id!r} meanwhile. Stop here."
         )
 
@@ -217,9 +215,9 @@ class Journal:
 
     def insert_here(self, key: str, kind: str, args_hash: str | None) -> Entry:
         """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
-        position = self._position + 1
+        position = next(self._positions)
         id = self._insert(key, kind, args_hash, position, EntryStatus.STARTED)
-        return Entry(id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, True)
+        return Entry(id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, visited=True)
 
     def restart_here(self, entry: Entry) -> Entry:
         """Begin an entry again as part of the transaction that is open."""
@@ -233,20 +231,16 @@ class Journal:
     def adopt(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
         """Note what the transaction has committed."""
         self._note_change(entry, status, **values)
-        self._position = max(self._position, entry.position)
-        self.entries[entry.key] = entry
 
     def is_stored(self, key: str, status: EntryStatus) -> bool:
         """Tell whether the entry stands as it should under our token: after a commit whose answer was lost."""
         deadline = time.monotonic() + self.fence.lease.total_seconds()
         while time.monotonic() < deadline:
             try:
-                row = self._rows.filter(key_hash=key_hash(self.run_id, key)).first()
+                return self._stored(key, status) is not None
             except ConnectionProblem:
                 connections[self.fence.database].close()
                 time.sleep(0.05)
-                continue
-            return row is not None and row.status == status and row.lease_token == self.fence.token
         return False
 
 
@@ -257,5 +251,5 @@ def encode_result(value: Any) -> str:
     """
     try:
         return payloads.encode(value, "the step's result", limit=settings().MAX_PAYLOAD_BYTES)
-    except PayloadError as error:
+    except Exception as error:  # a PayloadError, or what an object of the function's own raised
         raise ResultNotStored(str(error)) from None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Protocol
 
-from gnlqueue import queue
 from gnlqueue.dialects import now as clock
-from gnlqueue.exceptions import JobCancelled, JobInterrupt, JobNotFound, JobPreempted
-from gnlqueue.models import JobStatus, RunLock
+from gnlqueue.exceptions import JobCancelled, JobInterrupt, JobPreempted
+from gnlqueue.models import Job, JobStatus, RunLock
 from gnlqueue.queue import ClaimedJob, leases
 
 
@@ -42,14 +41,15 @@ class JobFence:
         return leases.keep(self.claimed, self.lease, unless_cancelled=starting)
 
     def why_lost(self) -> JobInterrupt | None:
-        try:
-            job = queue.get(self.claimed)
-        except JobNotFound as gone:
-            return JobPreempted(str(gone))
-        if job.status != JobStatus.IN_PROGRESS or job.lease_token != self.token:
-            return JobPreempted(f"Job {job.pk} is not held under token {self.token} any more. Stop here.")
-        if job.cancel_requested_at is not None:
-            return JobCancelled(f"Somebody asked to cancel job {job.pk} at {job.cancel_requested_at:%H:%M:%S} UTC.")
+        rows = Job.objects.using(self.database).filter(pk=self.claimed.id)
+        row = rows.values_list("status", "lease_token", "cancel_requested_at", named=True).first()
+        if row is None:
+            return JobPreempted(f"Job {self.claimed.id} is gone; it was probably pruned. Stop here.")
+        if row.status != JobStatus.IN_PROGRESS or row.lease_token != self.token:
+            return JobPreempted(f"Job {self.claimed.id} is not held under token {self.token} any more. Stop here.")
+        if row.cancel_requested_at is not None:
+            at = f"{row.cancel_requested_at:%H:%M:%S} UTC"
+            return JobCancelled(f"Somebody asked to cancel job {self.claimed.id} at {at}.")
         return None
 
 

@@ -65,5 +65,7 @@ class StepOptions:
             raise ValueError(f'on_doubt is "block", "rerun" or "fail", not {self.on_doubt!r}.')
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
             raise ValueError(f"max_attempts of a step is a whole number of at least 1, not {self.max_attempts!r}.")
-        if self.key is not None and (not isinstance(self.key, str) or not 1 <= len(self.key) <= 200):
-            raise ValueError(f"A step's key is a text of 1 to 200 characters, not {self.key!r:.220}.")
+        if self.key is not None and not (
+            isinstance(self.key, str) and 1 <= len(self.key) <= 200 and self.key.isprintable()
+        ):
+            raise ValueError(f"A step's key is a text of 1 to 200 printable characters, not {self.key!r:.220}.")

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 
-#: The key of the step whose function runs here; a step inside a step is refused.
-inside_step: ContextVar[str | None] = ContextVar("gnlqueue_step", default=None)
+T = TypeVar("T")
+
+#: The run and the key of the step whose function runs here; a step inside a step of the same run is refused.
+inside_step: ContextVar[tuple[str, str] | None] = ContextVar("gnlqueue_step", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Asks the driver to call a function of the step `key`."""
+    """Asks the driver to call a function of a step; `step` is the ids of its run and its key."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    key: str
+    step: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,15 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the function returned or raised."""
+    """What the function returned or raised; not `called` where the asyncio task was cancelled before it began."""
 
     value: Any = None
     error: BaseException | None = None
+    called: bool = True
 
+
+#: What calls the functions that run in threads.
+_THREAD_MODULES = {"threading", "concurrent.futures.thread"}
 
 Protocol = Generator[Call | Pause, Answer, Any]
 
@@ -58,22 +66,51 @@ def drive(protocol: Protocol) -> Any:
 
 
 async def adrive(protocol: Protocol) -> Any:
-    """Run a step on this event loop, and return its result; what touches the database runs in a thread."""
-    ask, result = await sync_to_async(_advance)(protocol, None)
-    while ask is not None:
+    """Run a step on this event loop, and return its result; what touches the database runs in a thread.
+
+    An asyncio task that is cancelled stores what its step has come to before it ends.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    answer: Answer | None = None
+    while True:
+        (ask, result), meanwhile = await to_its_end(_advance, protocol, answer)
+        cancelled = cancelled or meanwhile
+        if cancelled is not None and (ask is None or isinstance(ask, Pause)):
+            raise cancelled
+        if ask is None:
+            return result
         if isinstance(ask, Pause):
             await asyncio.sleep(ask.seconds)
             answer = Answer()
+        elif cancelled is not None:
+            answer = Answer(error=cancelled, called=False)
         else:
             answer = await _acall(ask)
-        # Shielded: what the function brought back is stored, also when this task is cancelled meanwhile.
-        ask, result = await asyncio.shield(sync_to_async(_advance)(protocol, answer))
-    return result
+
+
+async def to_its_end(function: Callable[..., T], *args: Any) -> tuple[T, asyncio.CancelledError | None]:
+    """Call a function in the thread of the database; return its result, and the cancellation that came meanwhile.
+
+    `sync_to_async` alone would leave a function that runs on, and writes, behind a task that has ended.
+    """
+    running = asyncio.ensure_future(sync_to_async(function)(*args))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    try:
+        return running.result(), cancelled
+    except Exception as error:
+        if cancelled is not None:
+            raise cancelled from error
+        raise
 
 
 def call(asked: Call) -> Answer:
     """Call the function here and now."""
-    token = inside_step.set(asked.key)
+    token = inside_step.set(asked.step)
     try:
         return Answer(value=asked.function(*asked.args, **asked.kwargs))
     except BaseException as error:
@@ -90,6 +127,14 @@ def flow() -> tuple[int, object]:
         return threading.get_ident(), None
 
 
+def piece_of_work() -> FrameType:
+    """Return the frame with which this thread began what it does now: in a pool, another one for each piece of work."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_back.f_globals.get("__name__") not in _THREAD_MODULES:
+        frame = frame.f_back
+    return frame
+
+
 def _advance(protocol: Protocol, answer: Answer | None) -> tuple[Call | Pause | None, Any]:
     """Let the step go on; return what it asks next, or `None` and its result. (StopIteration crosses no await.)"""
     try:
@@ -104,12 +149,14 @@ def _pause(asked: Pause) -> Answer:
 
 
 async def _acall(asked: Call) -> Answer:
-    token = inside_step.set(asked.key)
+    token = inside_step.set(asked.step)
     try:
         if inspect.iscoroutinefunction(asked.function):
             return Answer(value=await asked.function(*asked.args, **asked.kwargs))
         value = await sync_to_async(asked.function)(*asked.args, **asked.kwargs)
         return Answer(value=await value if inspect.isawaitable(value) else value)
+    except GeneratorExit:  # the event loop is gone
+        raise
     except BaseException as error:
         return Answer(error=error)
     finally:

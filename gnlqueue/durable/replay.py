@@ -40,8 +40,11 @@ class Replay:
         Raises `ValueError` for a name that would be ambiguous, a key used twice, or a missing key outside of the main
         flow.
         """
-        if not isinstance(name, str) or not name or any(char in "#[]" for char in name) or len(name) > 200:
-            raise ValueError(f"A step's name is a text of 1 to 200 characters without '#', '[' and ']', not {name!r}.")
+        text = isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
+        if not text or any(char in "#[]" for char in name):
+            raise ValueError(
+                f"A step's name is a text of 1 to 200 printable characters without '#', '[' and ']', not {name!r:.220}."
+            )
         if own is None:
             if not main_flow:
                 raise ValueError(

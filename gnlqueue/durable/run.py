@@ -37,6 +37,8 @@ from gnlqueue.queue.transactions import in_own_transaction
 
 T = TypeVar("T")
 
+_DEFAULTS = StepOptions()
+
 
 class Run(Steps):
     """One durable execution. Its code must ask for the same steps in the same order on every attempt.
@@ -50,7 +52,7 @@ class Run(Steps):
         self.settling = settling  #: only to find out what became of a step; nothing new begins
         self.interrupt: JobInterrupt | None = None
         self._run = self
-        self._options = StepOptions()
+        self._options = _DEFAULTS
         self._first = first
         self._loaded: tuple[Journal, Replay] | None = None
         self._lock = threading.RLock()
