@@ -30,6 +30,8 @@ def encode(value: Any, what: str, *, limit: int) -> str:
     Raises `PayloadError` with the path of the first value that JSON cannot carry: NaN and infinities, whole
     numbers of more than 64 bits, text with NUL or lone surrogates, keys that are not text, bytes, and objects.
     """
+    if not value and isinstance(value, dict | list | tuple):
+        return "{}" if isinstance(value, dict) else "[]"
     _check(value, what, 0)
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     size = len(text.encode())

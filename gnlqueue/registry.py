@@ -32,11 +32,17 @@ _aliases: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A task with its arguments, as a value: for `enqueue_many`, schedules and assertions in tests."""
+    """A task with its arguments, as a value: for `enqueue_many`, schedules and assertions in tests.
+
+    Raises `TypeError` when the arguments do not fit the function's signature.
+    """
 
     task: Task[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.task.check_arguments(self.args, self.kwargs)
 
     def enqueue(self) -> Job:
         """Enqueue it; see `Task.enqueue`."""
@@ -77,7 +83,6 @@ class Task(Generic[P, R]):
 
         Raises `TypeError` when they do not fit the function's signature.
         """
-        self.check_arguments(args, kwargs)
         return Call(self, args, kwargs)
 
     def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
@@ -116,7 +121,7 @@ class Task(Generic[P, R]):
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` when the arguments do not fit the function; an external task takes any."""
-        if self._signature is None:
+        if self._signature is None or (not kwargs and len(args) in self._positional):
             return
         try:
             self._signature.bind(*((None,) if self.takes_context else ()), *args, **kwargs)
@@ -126,6 +131,16 @@ class Task(Generic[P, R]):
     @cached_property
     def _signature(self) -> inspect.Signature | None:
         return None if self.func is None else inspect.signature(self.func)
+
+    @cached_property
+    def _positional(self) -> range:
+        """How many positional arguments alone fit: what most calls pass, and quicker to see than by the signature."""
+        parameters = list(self._signature.parameters.values() if self._signature else ())[self.takes_context :]
+        plain = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        required = sum(each.default is each.empty for each in plain)
+        if any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters):
+            return range(0)
+        return range(required, len(plain) + 1)
 
     def _function(self) -> Callable[..., Any]:
         if self.func is None:

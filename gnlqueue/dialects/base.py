@@ -47,6 +47,26 @@ class ClaimedRow(NamedTuple):
     unknown_since: datetime | None
 
 
+class NewRow(NamedTuple):
+    """What an INSERT says of a job; JSON as text. It may start at `run_at`, else `after` a time from now, else now."""
+
+    task_name: str
+    queue_name: str
+    args: str
+    kwargs: str
+    priority: int
+    status: str
+    max_attempts: int | None
+    options: str | None
+    idempotency_key: str | None
+    key_hash: str | None
+    run_at: datetime | None
+    after: timedelta
+
+
+#: The columns that an INSERT fills, in the order of `Dialect.new_rows`; the last three begin at 0.
+INSERTED = (*NewRow._fields[:-1], "enqueued_at", "attempts", "crashes", "lease_token")
+
 COLUMNS = ClaimedRow._fields
 _JSON = [COLUMNS.index(name) for name in ("args", "kwargs", "options")]
 _TIMES = [index for index, name in enumerate(COLUMNS) if name.endswith("_at") or name == "unknown_since"]
@@ -56,8 +76,6 @@ _ORDER = COLUMNS.index("priority"), COLUMNS.index("run_at"), COLUMNS.index("id")
 class Dialect(ABC):
     """One database's ways. Instances hold no state and no connection."""
 
-    #: Cast for a JSON text given as a parameter.
-    json_placeholder = "%s"
     #: Whether INSERT … RETURNING gives the new rows' ids.
     returns_inserted = True
     #: Whether rows can be locked one by one, and locked ones skipped.
@@ -95,6 +113,24 @@ class Dialect(ABC):
         """Return the SQL that a row is one of the (id, lease token) pairs, so that the primary key is used."""
         row = ", ".join(["(%s, %s)"] * len(pairs))
         return f"(id, lease_token) IN ({row})", [value for pair in pairs for value in pair]
+
+    def new_rows(
+        self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None
+    ) -> tuple[str, list[Any]]:
+        """Return the SQL of the new rows, as the source of an INSERT, and its parameters."""
+        adapt = connection.ops.adapt_datetimefield_value
+        at, at_params = (self.now(), []) if now is None else ("%s", [adapt(now)])
+        values, params = [], []
+        for row in rows:
+            if row.run_at is not None:
+                run_at, run_at_params = "%s", [adapt(row.run_at)]
+            elif now is not None:
+                run_at, run_at_params = "%s", [adapt(now + row.after)]
+            else:
+                run_at, run_at_params = self.now(row.after), []
+            values.append(f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {run_at}, {at}, 0, 0, 0)")
+            params += [*row[:10], *run_at_params, *at_params]
+        return f"VALUES {', '.join(values)}", params
 
     def time(self, value: Any) -> datetime:
         """Return an aware datetime for a raw value of a datetime column."""

@@ -15,6 +15,7 @@ from django.db import IntegrityError, connections, transaction
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
+from gnlqueue.dialects.base import INSERTED, NewRow
 from gnlqueue.exceptions import EnqueuedOutsideTransaction, IdempotencyConflict
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.options import Options
@@ -23,11 +24,8 @@ from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 from gnlqueue.registry import Call, check_name, dotted
 
 BATCH = 500  # rows of one INSERT
+MOST_OPTIONS = 100_000  # bytes
 
-_FIELDS = (
-    "task_name", "queue_name", "args", "kwargs", "priority", "status", "max_attempts", "options", "idempotency_key",
-    "key_hash", "run_at", "enqueued_at", "attempts", "crashes", "lease_token",
-)  # fmt: skip
 _DUPLICATE_KEY = 1062
 
 
@@ -114,7 +112,6 @@ def enqueue_calls(calls: Iterable[Call]) -> list[int]:
 
 def _from_call(call: Call) -> NewJob:
     task = call.task
-    task.check_arguments(call.args, call.kwargs)
     own = task.overrides  # only what this call changed is stored; the rest is the task's when the job runs
     return _new(task.name, call.args, call.kwargs, task.options, own.get("max_attempts"), _stored_options(own))
 
@@ -239,28 +236,11 @@ def _execute_insert(
 ) -> list[tuple[Any, ...]]:
     """Run the INSERT and return (id, run_at, enqueued_at) of each row; only the id where nothing is returned."""
     connection, dialect = connections[alias], dialects.of(alias)
-    adapt = connection.ops.adapt_datetimefield_value
     returning = dialect.supports_returning(connection)
     if len(new) > 1 and not returning:
         return [row for each in new for row in _execute_insert([each], alias, now)]
-    values, params = [], []
-    for each in new:
-        run_after = each.said.run_after
-        at, at_params = (dialect.now(), []) if now is None else ("%s", [adapt(now)])
-        run_at, run_at_params = at, at_params
-        if isinstance(run_after, datetime):
-            run_at, run_at_params = "%s", [adapt(run_after)]
-        elif run_after is not None:
-            run_at, run_at_params = (dialect.now(run_after), []) if now is None else ("%s", [adapt(now + run_after)])
-        json = dialect.json_placeholder
-        values.append(f"(%s, %s, {json}, {json}, %s, %s, %s, {json}, %s, %s, {run_at}, {at}, 0, 0, 0)")
-        params += [
-            each.task_name, each.said.queue_name, each.args_text, each.kwargs_text, each.said.priority,
-            _status(each).value,
-            each.max_attempts, None if each.options is None else payloads.encode(each.options, "options", limit=10**6),
-            each.said.idempotency_key, each.key_hash, *run_at_params, *at_params,
-        ]  # fmt: skip
-    sql = f"INSERT INTO {Job._meta.db_table} ({', '.join(_FIELDS)}) VALUES {', '.join(values)}"
+    source, params = dialect.new_rows(connection, [_row(each) for each in new], now)
+    sql = f"INSERT INTO {Job._meta.db_table} ({', '.join(INSERTED)}) {source}"
     if unless_taken:
         sql += " ON CONFLICT (key_hash) DO NOTHING"
     with connection.cursor() as cursor:
@@ -269,6 +249,24 @@ def _execute_insert(
             return [(cursor.lastrowid,)]
         cursor.execute(f"{sql} RETURNING id, run_at, enqueued_at", params)
         return [(row[0], *map(dialect.time, row[1:])) for row in cursor.fetchall()]
+
+
+def _row(new: NewJob) -> NewRow:
+    said, run_after = new.said, new.said.run_after
+    return NewRow(
+        new.task_name,
+        said.queue_name,
+        new.args_text,
+        new.kwargs_text,
+        said.priority,
+        _status(new).value,
+        new.max_attempts,
+        None if new.options is None else payloads.encode(new.options, "options", limit=MOST_OPTIONS),
+        said.idempotency_key,
+        new.key_hash,
+        run_after if isinstance(run_after, datetime) else None,
+        run_after if isinstance(run_after, timedelta) else timedelta(),
+    )
 
 
 def _status(new: NewJob) -> JobStatus:

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Coalesce, Concat
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
-from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry
+from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry, RunLock
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
@@ -152,9 +152,18 @@ def unblock_settled(job_id: int, *, using: str, now: datetime | None = None) -> 
 
 
 def fail_blocked(job_id: int, reason: str, *, using: str, now: datetime | None = None) -> bool:
-    """Dead-letter a blocked job; what is in doubt stays so. Tell whether it was blocked."""
+    """Dead-letter a blocked job; what is in doubt stays so. Tell whether it was blocked.
+
+    Part of the caller's transaction. A step that was caught in the middle, and not settled yet, is in doubt with it.
+    """
     row = Job.objects.using(using).filter(pk=job_id).with_status(JobStatus.BLOCKED)
-    return row.update(status=JobStatus.DEAD, finished_at=clock(now), blocked_reason=None, last_error=reason) == 1
+    if not row.update(status=JobStatus.DEAD, finished_at=clock(now), blocked_reason=None, last_error=reason):
+        return False
+    caught = RunJournalEntry.objects.using(using).filter(
+        run_id=f"job:{job_id}", kind="step", status=EntryStatus.STARTED
+    )
+    caught.update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+    return True
 
 
 def enqueue_again(
@@ -187,7 +196,8 @@ def enqueue_again(
         Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
     new.origin_id, new.options = old.pk, options or None
     recorded = RunJournalEntry.objects.using(alias).filter(run_id=old.run_id, status=EntryStatus.DONE)
-    return EnqueuedAgain(new, list(recorded.exclude(kind="sleep").order_by("position").values_list("key", flat=True)))
+    effects = recorded.exclude(kind__in=["sleep", "now"]).order_by("position")
+    return EnqueuedAgain(new, list(effects.values_list("key", flat=True)))
 
 
 def pause(queue_name: str, *, using: str | None = None, now: datetime | None = None) -> None:
@@ -255,6 +265,8 @@ def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
             return 0
         entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[f"job:{id}" for id in ids])
         entries.delete()
+        locks = RunLock.objects.using(alias).filter(pk__in=[RunLock.key(f"job:{id}") for id in ids])
+        locks.filter(owner__isnull=True).delete()
         JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
         jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=(*PRUNED, JobStatus.DEAD))
         return jobs._raw_delete(alias)

@@ -202,7 +202,8 @@ def block(claimed: ClaimedJob, reason: str, error: str = "") -> bool:
             if not _jobs(using).filter(held(claimed)).update(**changes):
                 return 0
             if reason == "in_doubt" and not _steps(claimed, EntryStatus.IN_DOUBT).exists():
-                ready = {"status": JobStatus.READY, "blocked_reason": None}
+                most = max_attempts(claimed.task_name, claimed.max_attempts) - 1  # one is left to go on with
+                ready = {"status": JobStatus.READY, "blocked_reason": None, "attempts": min(claimed.attempts - 1, most)}
                 return 1 + _jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED).update(**ready)
             return 1
 
@@ -238,7 +239,8 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
         **_GIVEN_BACK,
     }
     if dead:
-        _leave(claimed, {**changes, "status": JobStatus.DEAD, "finished_at": clock(now)}, record=error, now=now)
+        changes |= {"status": JobStatus.DEAD, "finished_at": clock(now)}
+        _leave_for_good(claimed, changes, record=error, now=now)
     else:
         changes |= {
             "status": _unless_cancelled(JobStatus.SCHEDULED),
@@ -305,13 +307,17 @@ def _end_attempt(
     elif job.attempts < max_attempts(job.task_name, job.max_attempts):
         changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)} if delay else _READY
     elif _steps(job, EntryStatus.STARTED, using).exists():
-        changes = _READY  # one more claim, only to settle what became of the step that was caught in the middle
+        # One more claim, only to settle what became of the step that was caught in the middle; then a human does.
+        settled_in_vain = job.attempts > max_attempts(job.task_name, job.max_attempts)
+        changes = {"status": JobStatus.BLOCKED, "blocked_reason": "in_doubt"} if settled_in_vain else _READY
     else:
         changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
     changes = {**changes, "crashes": crashes, "last_error": error, **_NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
     if written:
         record_attempt(job, error, using=using, now=now)
+        if changes["status"] == JobStatus.BLOCKED:
+            _steps(job, EntryStatus.STARTED, using).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
     return written
 
 
