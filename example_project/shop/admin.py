@@ -40,11 +40,11 @@ class OrderLineInline(MadeElsewhere, admin.TabularInline):
 
 @admin.register(Order)
 class OrderAdmin(MadeElsewhere, admin.ModelAdmin):
-    list_display = ["__str__", "customer", "email", "status", "total", "placed_at"]
+    list_display = ["__str__", "customer", "email", "status", "total", "charge_id", "placed_at"]
     list_filter = ["status", ("placed_at", DateRangeFilterBuilder())]
     search_fields = ["customer", "email"]
-    fields = ["customer", "email", "status", "placed_at", "receipt_sent_at", "total"]
-    readonly_fields = ["status", "placed_at", "receipt_sent_at", "total"]
+    readonly_fields = ["card", "status", "placed_at", "charge_id", "receipt_sent_at", "total"]
+    fields = ["customer", "email", *readonly_fields]
     inlines = [OrderLineInline]
 
 

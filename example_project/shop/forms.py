@@ -8,14 +8,15 @@ from typing import Any
 from django import forms
 from django.forms.boundfield import BoundField
 
-from shop.models import Product
+from shop.models import Order, Product
 
 
 class CheckoutForm(forms.Form):
-    """Who orders, and how many of each product."""
+    """Who orders, what it is paid with, and how many of each product."""
 
     customer = forms.CharField(label="Your name", max_length=200)
     email = forms.EmailField(label="Your e-mail address")
+    card = forms.ChoiceField(label="Pay with", choices=Order.Card.choices)
 
     def __init__(self, *args: Any, products: Iterable[Product], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

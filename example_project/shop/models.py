@@ -43,13 +43,26 @@ class Product(models.Model):
 class Order(models.Model):
     class Status(models.TextChoices):
         PLACED = "placed"
+        RESERVED = "reserved"  #: out of stock, and about to be charged
+        PAID = "paid"
         CONFIRMED = "confirmed"  #: the receipt is out
+        DECLINED = "declined"  #: not charged, and back in stock
+        SOLD_OUT = "sold_out", "Sold out"  #: somebody else was quicker
+
+    class Card(models.TextChoices):
+        """Names by which the gateway knows cards; a shop never sees their numbers."""
+
+        PAYS = "card-that-pays", "A card that pays"
+        SLOW = "card-of-a-slow-bank", "A card of a bank that takes 6 seconds"
+        DECLINED = "card-without-money", "A card without money"
 
     #: What the customer's URL contains: an id that can be counted up would show other people's orders.
     reference = models.CharField(default=new_reference, max_length=12, unique=True, editable=False)
     customer = models.CharField(max_length=200)
     email = models.EmailField("e-mail")
+    card = models.CharField(max_length=30, choices=Card.choices, default=Card.PAYS)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.PLACED)
+    charge_id = models.CharField(max_length=40, blank=True)
     placed_at = models.DateTimeField(default=timezone.now)
     receipt_sent_at = models.DateTimeField(null=True, blank=True)
     total_cents = models.PositiveIntegerField(default=0)
@@ -64,6 +77,11 @@ class Order(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("shop:order", args=[self.reference])
+
+    @property
+    def number(self) -> str:
+        """What the gateway, the warehouse and people call it."""
+        return f"order-{self.pk}"
 
     @property
     def total(self) -> str:

@@ -1,68 +1,80 @@
-"""The shop's background jobs.
+"""The shop's background jobs, in both styles.
 
-A worker may die at any line of a task, and the job is then run again from its first line. So each task here is written
-to be run twice: it looks at what an earlier attempt has done, or does the same thing to the same effect.
+`checkout` is a durable run. What it does to the outside world must not happen twice, so it does it in steps: a worker
+may die at any line, and the next one goes on after the last step that was recorded.
+
+`make_invoice` and `stock_report` are plain tasks. A job is then run again from its first line, and that is all right
+where the second run does the same thing to the same effect.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import os
-import random
-import time
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.mail import EmailMessage
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 from django.db.models import F, Sum
-from django.template.loader import render_to_string
-from django.utils import timezone
 
 import gnlqueue
+from shop import mails, payments, transitions, warehouse
+from shop.files import replace
 from shop.models import Invoice, Order, OrderLine, Product, euros
 
-#: Seconds that connecting to a mail server takes: greeting, TLS, login.
-MAIL_SERVER_LATENCY = 0.05, 0.15
+# What may pass by itself: network trouble (smtplib's errors are OSErrors too), and the database's. Anything else, such
+# as an order that does not exist, would fail the same way again, so the job is dead at once and waits for a human.
+TROUBLE = (OSError, OperationalError)
 
 
-@gnlqueue.task(
-    # A queue of its own: a mail server that is slow today delays no invoice.
-    queue_name="mail",
-    # What may pass by itself: network trouble (smtplib's errors are OSErrors too), and the database's. Anything else,
-    # such as an order that does not exist, would fail the same way again, so it is dead at once and waits for a human.
-    retry_for=(OSError, OperationalError),
-    max_attempts=10,
-    timeout=60,
-)
-def send_receipt(order_id: int) -> None:
-    """Mail the customer what they bought.
-
-    That the receipt is out is stored in the transaction in which it is handed over, so a second attempt sees it. What
-    is left is a crash between the handing over and the commit: no database can undo a mail, so that the customer gets
-    it twice. The Message-ID is the same on both, by which mail programs and the demo recognise the second one.
-    """
-    _connect_to_mail_server()
-    with transaction.atomic():
-        # The row's lock makes a second worker wait, should this one have lost the job without knowing.
-        order = Order.objects.select_for_update().get(pk=order_id)
-        if order.status == Order.Status.CONFIRMED:
-            return
-        order.status = Order.Status.CONFIRMED
-        order.receipt_sent_at = timezone.now()
-        order.save(update_fields=["status", "receipt_sent_at"])
-        receipt = EmailMessage(
-            subject=f"Your order {order.pk} at Kettle & Leaf",
-            body=_render("shop/receipt.txt", order),
-            to=[order.email],
-            headers={"Message-ID": receipt_id(order_id)},
-        )
-        receipt.send()  # last, as close to the commit as can be
+# A queue of its own: a gateway that is slow today delays no invoice.
+@gnlqueue.task(queue_name="checkout", takes_context=True, retry_for=TROUBLE, max_attempts=10, timeout=60)
+def checkout(context: gnlqueue.JobContext, order_id: int) -> str:
+    """Reserve, charge, have it packed, and send the receipt; return what became of the order."""
+    # Read outside of the steps, so on every attempt: card and total of an order do not change any more.
+    order = Order.objects.get(pk=order_id)
+    try:
+        context.using(final_errors=transitions.OutOfStock).atomic_step("reserve stock", transitions.reserve, order_id)
+        charge_id = context.using(
+            recover=payments.find_charge,
+            safe_errors=ConnectionRefusedError,  # nobody was there to charge anything
+            final_errors=payments.CardDeclined,
+            how_to_check=f"manage.py gateway --lookup {order.number} (the step's result is the id of the charge)",
+        ).step("charge card", payments.charge, order.number, order.card, order.total_cents)
+    except gnlqueue.StepFailed as failed:
+        if not failed.final:  # the gateway is down, or the database is busy: later
+            raise
+        return _refuse(context, order_id, failed.message)
+    context.atomic_step("mark paid", _mark_paid, order_id, charge_id)
+    context.idempotent_step("tell the warehouse", warehouse.notify, order_id)
+    context.sleep("packing", settings.PACKING_TIME)  # without a worker: the job is suspended
+    context.using(how_to_check=f"look in the mail for {mails.receipt_id(order_id)}").step(
+        "send receipt", mails.send_receipt, order_id
+    )
+    context.atomic_step("confirm", transitions.mark_confirmed, order_id)
+    return "confirmed"
 
 
-@gnlqueue.task(retry_for=(OSError, OperationalError), timeout=60)
+def _refuse(context: gnlqueue.JobContext, order_id: int, reason: str) -> str:
+    """Take the other branch, on every later attempt too: the failure that led here is recorded."""
+    context.atomic_step("call off", transitions.call_off, order_id)
+    context.using(how_to_check=f"look in the mail for {mails.regrets_id(order_id)}").step(
+        "tell the customer", mails.send_regrets, order_id, reason
+    )
+    return f"refused: {reason}"
+
+
+def _mark_paid(order_id: int, charge_id: str) -> None:
+    """Note that the money is there, and enqueue the invoice. A job is a row too, so it is enqueued exactly once."""
+    transitions.mark_paid(order_id, charge_id)
+    job = make_invoice.enqueue(order_id)
+    order = Order.objects.get(pk=order_id)
+    order.job_ids.append(job.pk)
+    order.save(update_fields=["job_ids"])
+
+
+@gnlqueue.task(retry_for=TROUBLE, timeout=60)
 def make_invoice(order_id: int) -> str:
     """Write an order's invoice, and return its number.
 
@@ -71,20 +83,21 @@ def make_invoice(order_id: int) -> str:
     """
     order = Order.objects.get(pk=order_id)
     invoice = Invoice(order=order, number=f"INV-{order.pk:06}")
-    _replace(invoice.path, _render("shop/invoice.txt", order, invoice=invoice))
+    replace(invoice.path, mails.render("shop/invoice.txt", order, invoice=invoice))
     Invoice.objects.get_or_create(order=order, defaults={"number": invoice.number})
     return invoice.number
 
 
 # Below the customers' jobs: nobody waits for it.
-@gnlqueue.task(priority=-10, retry_for=(OSError, OperationalError), timeout=300)
+@gnlqueue.task(priority=-10, retry_for=TROUBLE, timeout=300)
 def stock_report() -> dict[str, Any]:
-    """Write a CSV of what each product sold over all orders, and return the totals, as the job's result."""
+    """Write a CSV of what was sold of each product so far, and return the totals, as the job's result."""
+    orders = Order.objects.filter(status__in=[Order.Status.PAID, Order.Status.CONFIRMED])
     sold = {
         row["product"]: row
-        for row in OrderLine.objects.values("product").annotate(
-            units=Sum("quantity"), cents=Sum(F("quantity") * F("price_cents"))
-        )
+        for row in OrderLine.objects.filter(order__in=orders)
+        .values("product")
+        .annotate(units=Sum("quantity"), cents=Sum(F("quantity") * F("price_cents")))
     }
     nothing = {"units": 0, "cents": 0}
     text = io.StringIO()
@@ -93,29 +106,5 @@ def stock_report() -> dict[str, Any]:
     for product in Product.objects.all():
         row = sold.get(product.pk, nothing)
         writer.writerow([product.sku, product.name, row["units"], f"{row['cents'] / 100:.2f}", product.stock])
-    path = Path(settings.REPORT_DIR) / "stock.csv"
-    _replace(path, text.getvalue())
-    return {"orders": Order.objects.count(), "revenue": euros(sum(row["cents"] for row in sold.values()))}
-
-
-def receipt_id(order_id: int) -> str:
-    """Return the Message-ID of an order's receipt, the same on every attempt."""
-    return f"<receipt-{order_id}@shop.example.com>"
-
-
-def _connect_to_mail_server() -> None:
-    """Take the time that a real mail server would; the files of this example would be too quick to be true."""
-    time.sleep(random.uniform(*MAIL_SERVER_LATENCY))
-
-
-def _render(template: str, order: Order, **context: Any) -> str:
-    lines = order.lines.select_related("product").order_by("pk")
-    return render_to_string(template, {"order": order, "lines": lines, **context}).strip() + "\n"
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all, whenever this process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    replace(Path(settings.REPORT_DIR) / "stock.csv", text.getvalue())
+    return {"orders": orders.count(), "revenue": euros(sum(row["cents"] for row in sold.values()))}

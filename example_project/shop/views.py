@@ -9,10 +9,10 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from gnlqueue.models import Job, WorkerProcess
+from gnlqueue.models import EntryStatus, Job, RunJournalEntry, WorkerProcess
 from shop.forms import CheckoutForm
 from shop.models import Invoice, Order, Product
-from shop.orders import OutOfStock, place_order
+from shop.orders import place_order
 
 #: What may still change by itself; until then the order's page reloads.
 UNFINISHED = (Job.Status.SCHEDULED, Job.Status.READY, Job.Status.IN_PROGRESS)
@@ -26,16 +26,12 @@ def storefront(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def checkout(request: HttpRequest) -> HttpResponse:
-    """Place an order. The customer's page does not wait for mail servers: that is what the jobs are for."""
+    """Place an order. The customer's page does not wait for banks and mail servers: that is what the job is for."""
     form = CheckoutForm(request.POST, products=Product.objects.all())
-    if form.is_valid():
-        try:
-            order = place_order(form.cleaned_data["customer"], form.cleaned_data["email"], form.quantities)
-        except OutOfStock as error:
-            form.add_error(None, str(error))
-        else:
-            return redirect(order)
-    return _storefront(request, form)
+    if not form.is_valid():
+        return _storefront(request, form)
+    asked = form.cleaned_data
+    return redirect(place_order(asked["customer"], asked["email"], form.quantities, asked["card"]))
 
 
 @require_safe
@@ -43,11 +39,14 @@ def order_page(request: HttpRequest, reference: str) -> HttpResponse:
     """An order, and how far its jobs are."""
     order = get_object_or_404(Order.objects.select_related("invoice"), reference=reference)
     jobs = list(order.jobs.prefetch_related("failed_attempts"))
+    steps = RunJournalEntry.objects.filter(run_id__in=[job.run_id for job in jobs]).order_by("id")
     waiting = any(job.status in UNFINISHED for job in jobs)
     context = {
         "order": order,
         "lines": order.lines.select_related("product").order_by("pk"),
         "jobs": jobs,
+        "steps": steps,
+        "doubt": next((step for step in steps if step.status == EntryStatus.IN_DOUBT), None),
         "waiting": waiting,
         "no_worker": waiting and not _worker_is_there(),
     }

@@ -20,13 +20,16 @@ from shop.orders import place_order
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ADMIN = "admin"  # name and password
+DECLINED_EVERY = 12  # of so many orders one is to be paid with a card without money
+SLOW = 31  # the number of the one order that is paid with a card of a slow bank
 
 
 def empty_everything() -> None:
     """Remove what an earlier run left: the files under `var/`, and all rows."""
-    for directory in (settings.MAIL_DIR, settings.INVOICE_DIR, settings.REPORT_DIR):
+    ledger = settings.GATEWAY_LEDGER.parent  # which a demo may burn
+    for directory in (settings.MAIL_DIR, settings.INVOICE_DIR, settings.REPORT_DIR, settings.WAREHOUSE_DIR, ledger):
         shutil.rmtree(directory, ignore_errors=True)
-    for log in settings.VAR_DIR.glob("worker-*.log"):
+    for log in settings.VAR_DIR.glob("*.log"):
         log.unlink()
     if connection.vendor == "sqlite":
         connections.close_all()
@@ -60,17 +63,34 @@ def fill_shelves() -> None:
     Product.objects.bulk_create(Product(**row) for row in _rows("products.csv"))
 
 
+def initial_stock() -> dict[str, int]:
+    """Return how much of each product, by its SKU, was in stock at first."""
+    return {row["sku"]: int(row["stock"]) for row in _rows("products.csv")}
+
+
 def place_orders() -> Iterator[Order]:
     """Place the orders of orders.csv, as if their customers did it now; the rows of one order follow each other."""
     products = {product.sku: product for product in Product.objects.all()}
-    for _, group in groupby(_rows("orders.csv"), key=itemgetter("order")):
+    for number, group in groupby(_rows("orders.csv"), key=itemgetter("order")):
         lines = list(group)
         yield place_order(
             lines[0]["customer"],
             lines[0]["email"],
             {products[line["sku"]]: int(line["quantity"]) for line in lines},
+            _card_of(int(number)),
             placed_at=datetime.fromisoformat(lines[0]["placed_at"]),
         )
+
+
+def count_orders() -> int:
+    """Return how many `place_orders` will place."""
+    return len({row["order"] for row in _rows("orders.csv")})
+
+
+def _card_of(number: int) -> Order.Card:
+    if number == SLOW:
+        return Order.Card.SLOW
+    return Order.Card.PAYS if number % DECLINED_EVERY else Order.Card.DECLINED
 
 
 def _rows(name: str) -> Iterator[dict[str, str]]:

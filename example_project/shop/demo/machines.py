@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
-from django.conf import settings
 from django.db.models import QuerySet
 
-from gnlqueue.models import Job, WorkerProcess
-from shop.tasks import send_receipt
+from gnlqueue.models import EntryStatus, Job, RunJournalEntry, WorkerProcess
+from shop.demo.processes import Process
 
 LEASE = 5  # seconds; short, so that one need not wait long for a rescue
 SHUTDOWN = 5  # seconds that running jobs get at the end
+
+Busy = dict[str, list[str]]  #: what jobs are inside of, and whose they are: {"charge card": ["order-17"], …}
+Wanted = Callable[[Busy], bool]
 
 
 @dataclass(frozen=True)
@@ -30,79 +28,74 @@ class Casualties:
     who: str
     outlook: str
     worker_ids: list[str]
-    jobs: list[Job]
+    busy: Busy
     at: float = field(default_factory=time.monotonic)
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it was working on."""
+        return sum(len(orders) for orders in self.busy.values())
 
     def still_hold(self) -> bool:
         """Tell whether a job is still in the name of the dead."""
         return _held_by(self.worker_ids).exists()
 
 
-class Machine:
+class Machine(Process):
     """One `manage.py runworker` with its processes; two of them stand for two machines on one database."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.log = Path(settings.VAR_DIR) / f"worker-{name}.log"
-        command = [
-            sys.executable, str(settings.BASE_DIR / "manage.py"), "runworker", "--processes=2", "--concurrency=2",
-            f"--lease={LEASE}", f"--shutdown-timeout={SHUTDOWN}",
-        ]  # fmt: skip
-        with self.log.open("wb") as log:
-            # A session of its own: Ctrl-C reaches only the demo, which then stops its machines in order.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self.pid = self._process.pid
+    def __init__(self, name: str, gateway_url: str) -> None:
+        words = ("runworker", "--processes=2", "--concurrency=4", f"--lease={LEASE}", f"--shutdown-timeout={SHUTDOWN}")
+        super().__init__(f"worker-{name}", *words, shutdown=2 * SHUTDOWN, SHOP_GATEWAY_URL=gateway_url)
+        self.machine = f"machine {name}"
 
-    def workers(self) -> list[WorkerProcess]:
+    def kill_a_worker(self, wanted: Wanted) -> Casualties | None:
+        """Kill one worker process that is inside of what is wanted; `None` where there is none just now."""
+        for worker in self._workers():
+            busy = _kill_if_busy([worker.worker_id], partial(os.kill, worker.pid), wanted)
+            if busy is not None:
+                who = f"worker process {worker.pid} of {self.machine}"
+                outlook = f"{self.machine} sees it die, gives back what it held, and starts another"
+                return Casualties(who, outlook, [worker.worker_id], busy)
+        return None
+
+    def kill_all(self, wanted: Wanted) -> Casualties | None:
+        """Kill the supervisor, the heartbeat and all workers at once, while they are inside of what is wanted."""
+        worker_ids = [worker.worker_id for worker in self._workers()]
+        busy = _kill_if_busy(worker_ids, partial(os.killpg, self.pid), wanted)
+        if busy is None:
+            return None
+        self._process.wait()
+        outlook = f"nobody there can give anything back: the leases of {LEASE} s must run out"
+        return Casualties(f"all of {self.machine}, workers and supervisor", outlook, worker_ids, busy)
+
+    def _workers(self) -> list[WorkerProcess]:
         """Return the worker processes of this machine that are alive."""
         return [worker for worker in WorkerProcess.objects.order_by("pk") if _session_of(worker.pid) == self.pid]
 
-    def is_running(self) -> bool:
-        """Tell whether the supervisor lives."""
-        return self._process.poll() is None
 
-    def kill_a_worker(self) -> Casualties | None:
-        """Kill one worker process that is in the middle of a receipt; `None` where there is none just now."""
-        for worker in self.workers():
-            killed = _kill_if_busy([worker.worker_id], partial(os.kill, worker.pid))
-            if killed is not None:
-                who = f"worker process {worker.pid} of machine {self.name}"
-                outlook = f"machine {self.name} sees it die, gives back what it held, and starts another"
-                return Casualties(who, outlook, *killed)
+def _kill_if_busy(worker_ids: list[str], send: Callable[[int], None], wanted: Wanted) -> Busy | None:
+    if not wanted(_busy(worker_ids)):
         return None
-
-    def kill_all(self) -> Casualties | None:
-        """Kill the supervisor, the heartbeat and all workers at once, while some are in the middle of a receipt."""
-        killed = _kill_if_busy([worker.worker_id for worker in self.workers()], partial(os.killpg, self.pid))
-        if killed is None:
-            return None
-        self._process.wait()
-        who = f"all of machine {self.name}, workers and supervisor"
-        outlook = f"nobody there can give anything back: the leases of {LEASE} s must run out"
-        return Casualties(who, outlook, *killed)
-
-    def stop(self) -> None:
-        """Stop as an operator would, and by force what does not end then."""
-        self._process.terminate()
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=2 * SHUTDOWN)
-        finally:  # also when somebody presses Ctrl-C once more
-            if self.is_running():
-                os.killpg(self.pid, signal.SIGKILL)
-                self._process.wait()
-
-
-def _kill_if_busy(worker_ids: list[str], send: Callable[[int], None]) -> tuple[list[str], list[Job]] | None:
-    send(signal.SIGSTOP)  # so that what they hold does not change while we look
-    jobs = list(_held_by(worker_ids).order_by("id"))
-    if not any(job.task_name == send_receipt.name for job in jobs):
+    send(signal.SIGSTOP)  # so that what they hold does not change while we look again
+    busy = _busy(worker_ids)
+    if not wanted(busy):
         send(signal.SIGCONT)
         return None
     send(signal.SIGKILL)
-    return worker_ids, jobs
+    return busy
+
+
+def _busy(worker_ids: list[str]) -> Busy:
+    jobs = {job.run_id: job for job in _held_by(worker_ids).order_by("id")}
+    started = RunJournalEntry.objects.filter(run_id__in=jobs, status=EntryStatus.STARTED)
+    steps = dict(started.values_list("run_id", "key"))
+    busy: Busy = {}
+    for run_id, job in jobs.items():
+        name = job.task_name.rpartition(".")[2]
+        order = f"order-{job.args[0]}" if job.args else f"job {job.pk}"
+        busy.setdefault(steps.get(run_id, name), []).append(order)
+    return busy
 
 
 def _held_by(worker_ids: list[str]) -> QuerySet[Job]:

@@ -7,31 +7,49 @@ import sys
 
 from django.conf import settings
 
-from gnlqueue.models import Job
+from shop.demo.decisions import Doubt
 from shop.demo.fresh_start import ADMIN
-from shop.demo.results import Results
 from shop.demo.screen import shown
-from shop.models import Order
 
 SITE = "http://127.0.0.1:8000"  # of runserver
 
 
-def next_steps(results: Results) -> list[str]:
+def next_steps() -> list[str]:
     """Return lines to show."""
+    doubts = Doubt.all()
     manage = _manage()
-    pages = [("the shop", f"{SITE}/ (order some tea; its jobs wait for a worker)")]
-    if order := _rescued_order(results):
-        pages.append(("a rescued order", f"{SITE}{order.get_absolute_url()}"))
-    pages.append(("the admin", f"{SITE}/admin/ (user {ADMIN}, password {ADMIN}, for this demo only)"))
+    pages = [("the shop", f"{SITE}/ (order some tea)")]
+    if doubts:
+        pages.append(("one that waits", f"{SITE}{doubts[0].order.get_absolute_url()}"))
+    pages.append(("the admin", f"{SITE}/admin/ (user {ADMIN}, password {ADMIN})"))
     return [
+        *(_decide(manage, doubts) if doubts else []),
         f"{manage} runserver",
-        *(f"    {what:<16} {where}" for what, where in pages),
+        *(f"    {what:<14} {where}" for what, where in pages),
+        f"{manage} gateway",
         f"{manage} runworker",
-        "    in another terminal; kill it in any way you like, and start it again",
+        "    each in a terminal of its own; kill the worker in any way you like",
         f"{manage} gnlqueue stats",
         "    how many jobs there are of each kind",
         f"ls {shown(settings.VAR_DIR)}",
-        "    the receipts (mail), invoices, the stock report (reports), and what the workers said",
+        "    receipts (mail), invoices, the gateway's ledger, and what the workers said",
+    ]
+
+
+def _decide(manage: str, doubts: list[Doubt]) -> list[str]:
+    """Return how to decide about the first one."""
+    first = doubts[0]
+    if first.is_about_money:
+        check = f"{manage} gateway --lookup {first.trace}"
+    else:
+        check = f"grep -rl {first.trace} {shown(settings.MAIL_DIR)}"
+    return [
+        f"{manage} gnlqueue blocked",
+        "    the steps of which nobody knows whether they happened, and how to check",
+        check,
+        f"    the check of the first: {first.evidence}",
+        f"{manage} gnlqueue {shlex.join(first.suggestion())}",
+        "    the decision that follows; the job goes on as soon as a worker runs",
     ]
 
 
@@ -39,9 +57,3 @@ def _manage() -> str:
     """Return how manage.py was called, up to its name."""
     words = sys.orig_argv
     return shlex.join(words[: words.index(sys.argv[0]) + 1] if sys.argv[0] in words else ["python", sys.argv[0]])
-
-
-def _rescued_order(results: Results) -> Order | None:
-    for job in Job.objects.filter(pk__in=results.rescued, task_name="shop.tasks.send_receipt").order_by("pk"):
-        return Order.objects.filter(pk=job.args[0]).first()
-    return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from django.core.management.base import OutputWrapper
@@ -22,6 +23,7 @@ class Screen:
     def __init__(self, stdout: OutputWrapper, style: Style) -> None:
         self._stdout = stdout
         self._style = style
+        self.is_interactive = sys.stdin.isatty() and stdout.isatty()
         self._moves = stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._next_plain = time.monotonic() + PLAIN_EVERY
 
@@ -43,6 +45,19 @@ class Screen:
         elif time.monotonic() >= self._next_plain:
             self._next_plain = time.monotonic() + PLAIN_EVERY
             self._write(text)
+
+    def ask(self, question: str, answers: Collection[str]) -> str | None:
+        """Ask until the reader gives one of the answers; `None` where there is nobody (any more)."""
+        while True:
+            self._stdout.write(f"{' ' * LABEL} {question} ", ending="")
+            self._stdout.flush()
+            try:
+                answer = input().strip().lower()
+            except EOFError:
+                self.plain()
+                return None
+            if answer in answers:
+                return answer
 
     def table(self, rows: Iterable[tuple[str, int, str, bool]]) -> None:
         """Write rows of a name, a number, a note, and whether that is as it should be."""
