@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import django
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 
@@ -15,4 +16,8 @@ class GnlqueueConfig(AppConfig):
         from gnlqueue import checks, inline  # noqa: F401  importing registers the checks
 
         autodiscover_modules("tasks")
+        if django.VERSION >= (6, 0):
+            from gnlqueue import backends
+
+            backends.install()
         inline.install()

@@ -100,6 +100,10 @@ class StepFailed(GnlqueueError):
         self.message = message
         super().__init__(f"The step {key!r} failed with {self.error_class}: {message}")
 
+    def is_a(self, *classes: type[BaseException]) -> bool:
+        """Tell whether what the step raised is of one of these classes, on replay too, where it is not at hand."""
+        return any(f"{kind.__module__}.{kind.__qualname__}" in self.classes for kind in classes)
+
 
 class JournalMismatch(GnlqueueError):
     """The journal holds another kind of step, or other arguments, under this key."""

@@ -28,6 +28,7 @@ R = TypeVar("R", covariant=True)
 
 _tasks: dict[str, Task[..., Any]] = {}
 _aliases: dict[str, str] = {}
+_queues: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,23 +246,38 @@ def external_task(name: str, **options: Unpack[CallOptions]) -> Task[..., Any]:
     return Task(name=check_name(name), func=None).using(**options)
 
 
+def find_task(name: str) -> Task[..., Any] | None:
+    """Return the task registered under a name or an alias, or `None`."""
+    return _tasks.get(_aliases.get(name, name))
+
+
 def get_task(name: str) -> Task[..., Any]:
     """Return the task registered under a name or an alias.
 
     Raises `UnknownTask`, with the closest name there is.
     """
-    try:
-        return _tasks[_aliases.get(name, name)]
-    except KeyError:
+    found = find_task(name)
+    if found is None:
         raise UnknownTask(
             f"No task {name!r} is registered{suggestion(name, [*_tasks, *_aliases])}. Tasks are registered by "
             "importing the tasks.py of each installed app; one that another project runs is an external_task()."
-        ) from None
+        )
+    return found
 
 
 def registered() -> dict[str, Task[..., Any]]:
     """Return all tasks by name, sorted."""
     return dict(sorted(_tasks.items()))
+
+
+def serve_queues(queue_names: Iterable[str]) -> None:
+    """Let workers that are not told which queues to serve these too, though no task may name them."""
+    _queues.update(queue_names)
+
+
+def default_queues() -> list[str]:
+    """Return the queues of a worker that is not told which: each that a registered task names, and `default`."""
+    return sorted({"default", *_queues, *(task.options.queue_name for task in _tasks.values())})
 
 
 def enqueue(task: Task[P, Any] | str, *args: P.args, **kwargs: P.kwargs) -> Job:

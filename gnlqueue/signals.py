@@ -1,15 +1,15 @@
 """Signals, all sent with `sender=Job`. Nothing is computed for a signal without receivers.
 
-================== ================================== ==================================================== ===========
-signal             arguments                          when                                                 transaction
-================== ================================== ==================================================== ===========
-job_enqueued       job                                in the process that enqueues, after the INSERT       the caller's
-job_started        job (a ClaimedJob)                 in the worker, right before the task is called       none
-job_attempt_failed job (a ClaimedJob), error          in the worker, once the failure is stored            none
-job_finished       job_id, task_name, status          once done, dead or cancelled is stored               none
-job_blocked        job_id, task_name, reason          once blocked is stored                               none
-job_resolved       job_id, entry                      once a human's answer is stored                      none
-================== ================================== ==================================================== ===========
+================== ==================================== ================================================== ============
+signal             arguments                            when                                               transaction
+================== ==================================== ================================================== ============
+job_enqueued       job                                  in the process that enqueues, after the INSERT     the caller's
+job_started        job (a ClaimedJob)                   in the worker, right before the task is called     none
+job_attempt_failed job (a ClaimedJob), error            in the worker, once the failure is stored          none
+job_finished       job_id, task_name, status, database  once done, dead or cancelled is stored             none
+job_blocked        job_id, task_name, reason            once blocked is stored                             none
+job_resolved       job_id, entry                        once a human's answer is stored                    none
+================== ==================================== ================================================== ============
 
 A receiver runs in the sender's thread and takes its time. What it raises is logged, never passed on: a receiver must
 not be able to lose a job.

@@ -28,7 +28,7 @@ from gnlqueue.options import check_queue_name
 from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.registry import Task, registered
+from gnlqueue.registry import Task, default_queues
 from gnlqueue.worker import executor, outcomes, wakeup
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
@@ -58,7 +58,7 @@ def served_queues(queue_names: Sequence[str] | None) -> list[str]:
     """Return the queues to serve: those asked for, else every queue that a registered task names, and `default`."""
     if queue_names:
         return list(dict.fromkeys(map(check_queue_name, queue_names)))
-    return sorted({"default", *(task.options.queue_name for task in registered().values())})
+    return default_queues()
 
 
 class Worker:
@@ -249,7 +249,10 @@ class Worker:
             self._give_back_unbegun()
             return 0.0 if self._finished() else self._stop_by - time.monotonic()
         self._start_suspect()
-        self._give_back(self._pool.take_back(PREFETCH_PATIENCE))
+        late = self._pool.take_back(PREFETCH_PATIENCE)
+        if late:
+            self._intake.pause_prefetch()  # or this worker would claim them again at once
+        self._give_back(late)
         self._maintenance.do_what_is_due(idle=not self._holdings)
         room = self._intake.room()
         claimed = self._intake.claim(room) if room > 0 else []

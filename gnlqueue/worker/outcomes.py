@@ -192,4 +192,10 @@ def _report_lost(outcome: Outcome, why: str) -> None:
 
 def _finished(claimed: ClaimedJob, status: JobStatus) -> None:
     if signals.job_finished.receivers:
-        signals.send(signals.job_finished, job_id=claimed.id, task_name=claimed.task_name, status=status)
+        signals.send(
+            signals.job_finished,
+            job_id=claimed.id,
+            task_name=claimed.task_name,
+            status=status,
+            database=claimed.database,
+        )

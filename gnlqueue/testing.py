@@ -1,0 +1,145 @@
+"""What a project's own tests need: what was enqueued, and running it here and now.
+
+    from gnlqueue.testing import assert_enqueued, run_jobs
+
+    class CheckoutTest(TestCase):
+        def test_the_customer_gets_a_receipt(self):
+            self.client.post("/checkout/", {"card": "4242"})
+            assert_enqueued(send_receipt.bind(order.pk))
+            run_jobs()
+            self.assertEqual(len(mail.outbox), 1)
+
+Everything here works inside `TestCase`'s transaction, and with pytest. From an asynchronous test call it through
+`sync_to_async`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from gnlqueue import payloads
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.registry import Call, Task
+from gnlqueue.worker import Worker
+
+#: Beyond this `run_jobs` believes that jobs enqueue each other for ever.
+MOST_RUNS = 10_000
+
+WAITING = (JobStatus.SCHEDULED, JobStatus.READY)
+
+#: What `assert_enqueued` compares of what `.using()` said.
+COMPARED = ("queue_name", "priority", "max_attempts", "idempotency_key")
+
+SHOWN = 20  # jobs in a message
+
+
+class DjangoTask(Protocol):
+    """A task of Django's own; older Djangos have none to import."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+def run_jobs(
+    queues: Sequence[str] | None = None, *, database: str | None = None, limit: int | None = None
+) -> list[Job]:
+    """Run what is due in this process until nothing is, and return the jobs that ran, as they are then.
+
+    What jobs enqueue runs too. A job that failed waits for its backoff, and one with a `run_after` for its time: let it
+    run with `gnlqueue.queue.reschedule(job, timedelta())` and another `run_jobs()`. Without `queues` those are served
+    that a worker without `--queues` serves. With `limit` it stops after so many attempts.
+
+    An exception of a task is not raised but in the job: `status`, `last_error` and `failed_attempts` tell.
+
+    Raises `RuntimeError` after 10,000 attempts: jobs enqueue each other without end.
+    """
+    worker = Worker(queues, database=database, concurrency=1, heartbeat=False)
+    ran: dict[int, Job] = {}
+    for _ in range(MOST_RUNS if limit is None else limit):
+        job = worker.run_once()
+        if job is None:
+            return list(ran.values())
+        ran.pop(job.pk, None)  # it comes again, as it is now
+        ran[job.pk] = job
+    if limit is None:
+        last = list(ran.values())[-1]
+        raise RuntimeError(f"{MOST_RUNS:,} attempts, and still something is due; the last was {last}.")
+    return list(ran.values())
+
+
+def enqueued(task: Task[..., Any] | DjangoTask | str | None = None, *, database: str | None = None) -> list[Job]:
+    """Return the jobs that wait, those of one task or all, in the order in which they were enqueued.
+
+    Each has `task_name`, `args` (a list), `kwargs`, and what else is stored of it. `task` may be its name.
+    """
+    jobs = Job.objects.using(alias_of(database)).filter(status__in=WAITING).order_by("pk")
+    return list(jobs if task is None else jobs.filter(task_name=_name(task)))
+
+
+def assert_enqueued(call: Call, *, count: int = 1, database: str | None = None) -> None:
+    """Assert that a call, made with `task.bind(…)`, waits in the queue exactly `count` times.
+
+    Compared are the task, its arguments (by position or by name, as they were given), and what `.using()` said of
+    queue, priority, attempts and idempotency key. The database is the one given here, else the call's own.
+
+    Raises `AssertionError`, which lists what waits instead.
+    """
+    if not isinstance(call, Call):
+        raise TypeError(f"assert_enqueued() takes a bound call, made with task.bind(…), not {call!r}.")
+    jobs = enqueued(database=database or call.task.options.database)
+    found = sum(_is_of(call, job) for job in jobs)
+    if found == count:
+        return
+    options = {name: value for name, value in call.task.overrides.items() if name in COMPARED}
+    wanted = _call(call.task.name, call.args, call.kwargs) + (f" with {_listed(options)}" if options else "")
+    raise AssertionError(
+        f"{wanted} should wait {_times(count)}, but waits {_times(found)}. {_overview(jobs, call.task)}"
+    )
+
+
+def _is_of(call: Call, job: Job) -> bool:
+    said = call.task.overrides
+    return (
+        job.task_name == call.task.name
+        and payloads.same([job.args, job.kwargs], [call.args, dict(call.kwargs)])
+        and all(getattr(job, name) == said[name] for name in COMPARED if name in said)
+    )
+
+
+def _name(task: Task[..., Any] | DjangoTask | str) -> str:
+    if isinstance(task, str):
+        return task
+    return task.name if isinstance(task, Task) else task.module_path
+
+
+def _overview(jobs: Sequence[Job], task: Task[..., Any]) -> str:
+    if not jobs:
+        return "Nothing waits; what has run already does not count."
+    jobs = sorted(jobs, key=lambda job: job.task_name != task.name)  # its own first: one of them is nearly right
+    lines = [f"  {_call(job.task_name, job.args, job.kwargs)}  {_details(job)}" for job in jobs[:SHOWN]]
+    if len(jobs) > SHOWN:
+        lines.append(f"  … and {len(jobs) - SHOWN} more")
+    return "\n".join(["What waits:", *lines])
+
+
+def _details(job: Job) -> str:
+    details = {"queue_name": job.queue_name, "priority": job.priority}
+    if job.max_attempts is not None:
+        details["max_attempts"] = job.max_attempts
+    if job.idempotency_key is not None:
+        details["idempotency_key"] = job.idempotency_key
+    return _listed(details)
+
+
+def _call(name: str, args: Iterable[Any], kwargs: Any) -> str:
+    return f"{name}({', '.join([*map(repr, args), *(f'{key}={value!r}' for key, value in kwargs.items())])})"
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def _times(count: int) -> str:
+    return {0: "not at all", 1: "once"}.get(count, f"{count} times")
