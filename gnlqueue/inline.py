@@ -5,6 +5,7 @@ For development and tests. A delayed job, or one whose attempt failed, still wai
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -35,12 +36,30 @@ def _run_after_commit(*, job: Any, **_: Any) -> None:
     transaction.on_commit(partial(_run_ready_jobs, job.queue_name, alias), using=alias)
 
 
+class _Here(threading.local):
+    """The queues to look at, while jobs run in this thread; else `None`."""
+
+    waiting: list[tuple[str, str]] | None = None
+
+
+_here = _Here()
+
+
 def _run_ready_jobs(queue_name: str, alias: str) -> None:
     from gnlqueue.worker.loop import Worker
 
-    worker = Worker([queue_name], database=alias, concurrency=1, heartbeat=False)
-    while worker.run_once() is not None:
-        pass
+    if _here.waiting is not None:  # enqueued by a job that runs here: it comes after that one, not inside of it
+        _here.waiting.append((queue_name, alias))
+        return
+    _here.waiting = [(queue_name, alias)]
+    try:
+        while _here.waiting:
+            name, database = _here.waiting.pop(0)
+            worker = Worker([name], database=database, concurrency=1, heartbeat=False)
+            while worker.run_once() is not None:
+                pass
+    finally:
+        _here.waiting = None
 
 
 def _changed(*, setting: str, **_: Any) -> None:

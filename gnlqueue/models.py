@@ -6,6 +6,7 @@ Text that must be unique is unique by its SHA-256, because MariaDB's collations 
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar
 
 from django.db import models
@@ -235,6 +236,11 @@ class RunLock(models.Model):
 
     def __str__(self) -> str:
         return self.run_id
+
+    @staticmethod
+    def key(run_id: str) -> str:
+        """Return the primary key of the lock on a run id."""
+        return hashlib.sha256(run_id.encode()).hexdigest()
 
 
 class WorkerProcess(models.Model):

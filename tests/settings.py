@@ -4,7 +4,9 @@ Only pytest looks for database servers. The processes it starts read what it fou
 else imports this module gets an SQLite database in memory and starts nothing.
 """
 
+import json
 import os
+from typing import Any
 
 from tests import servers
 
@@ -13,8 +15,16 @@ if "PYTEST_VERSION" in os.environ:  # set by pytest, before anything reads the s
 
 DATABASES = servers.databases()
 
-# The fixture "alias" names the database under test here, for the processes that a test starts.
-GNLQUEUE = {"DATABASE": os.environ["GNLQUEUE_TEST_ALIAS"]} if "GNLQUEUE_TEST_ALIAS" in os.environ else {}
+
+def gnlqueue_settings() -> dict[str, Any]:
+    """The queue's settings: what a test wants them to be in the processes that it starts."""
+    settings = json.loads(os.environ.get("GNLQUEUE_TEST_SETTINGS", "{}"))
+    if "GNLQUEUE_TEST_ALIAS" in os.environ:  # set by the fixture "alias"
+        settings["DATABASE"] = os.environ["GNLQUEUE_TEST_ALIAS"]
+    return settings
+
+
+GNLQUEUE = gnlqueue_settings()
 
 INSTALLED_APPS = [
     "django.contrib.contenttypes",

@@ -76,8 +76,8 @@ def read_clock(alias: str) -> datetime:
         return of(alias).time(cursor.fetchone()[0])
 
 
-class Pairs(Expression):
-    """The condition that a row is one of some (id, lease token) pairs, through the primary key."""
+class Held(Expression):
+    """The condition that a row is in progress under one of some (id, lease token) pairs, through the primary key."""
 
     conditional = True
     output_field = models.BooleanField()
@@ -87,8 +87,9 @@ class Pairs(Expression):
         self.pairs = pairs
 
     def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-        sql, params = for_vendor(connection.vendor).pairs(self.pairs)
-        return sql, tuple(params)
+        dialect = for_vendor(connection.vendor)
+        sql, params = dialect.pairs(self.pairs)
+        return f"({dialect.status_without_index} = 'in_progress' AND {sql})", tuple(params)
 
 
-__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Pairs", "for_vendor", "now", "of", "read_clock"]
+__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Held", "for_vendor", "now", "of", "read_clock"]

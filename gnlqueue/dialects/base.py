@@ -80,6 +80,8 @@ class Dialect(ABC):
     returns_inserted = True
     #: Whether rows can be locked one by one, and locked ones skipped.
     locks_rows = True
+    #: The status as a condition by which rows are not looked up.
+    status_without_index = "status"
 
     @abstractmethod
     def now(self, offset: timedelta = timedelta()) -> str:
@@ -111,8 +113,11 @@ class Dialect(ABC):
 
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
         """Return the SQL that a row is one of the (id, lease token) pairs, so that the primary key is used."""
+        params = [value for pair in pairs for value in pair]
+        if len(pairs) == 1:  # as a list of one pair it would be a full scan on MariaDB
+            return "(id = %s AND lease_token = %s)", params
         row = ", ".join(["(%s, %s)"] * len(pairs))
-        return f"(id, lease_token) IN ({row})", [value for pair in pairs for value in pair]
+        return f"(id, lease_token) IN ({row})", params
 
     def new_rows(
         self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None

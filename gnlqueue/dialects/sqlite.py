@@ -17,6 +17,7 @@ class SQLiteDialect(Dialect):
     """Claims with one UPDATE … RETURNING, after a look that needs no lock."""
 
     locks_rows = False
+    status_without_index = "+status"
 
     def now(self, offset: timedelta = timedelta()) -> str:
         # As wide as the text that Django stores, so that times compare as text; SQLite's clock has milliseconds.
@@ -35,6 +36,7 @@ class SQLiteDialect(Dialect):
 
     @contextmanager
     def write_transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        connection.ensure_connection()  # which sets it as the settings say
         before = connection.transaction_mode  # type: ignore[attr-defined]
         connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
         try:

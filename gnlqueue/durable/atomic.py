@@ -3,7 +3,7 @@
 INSERT the entry → the function → UPDATE it to done → the fence, as the last statement, so that the job's row is locked
 only for a moment. Both UPDATEs must change exactly one row: none means that the server has rolled back beneath us, as
 MariaDB does on a deadlock, and that the function swallowed the error. Where the isolation level is higher than READ
-COMMITTED the fence comes first as well, because a heartbeat in between would make it fail at the end.
+COMMITTED its row is locked first as well, because a heartbeat in between would make the fence fail at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gnlqueue.models import EntryStatus
 
 logger = logging.getLogger("gnlqueue")
 
-_READS = ("SELECT", "SHOW", "EXPLAIN", "PRAGMA", "SET", "WITH")
+#: How statements begin that store nothing by themselves.
+_HARMLESS = ("SELECT", "WITH", "SHOW", "EXPLAIN", "PRAGMA", "SET", "BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
 
 class RolledBack(GnlqueueError):
@@ -44,8 +45,8 @@ def run(
     text = ""
     try:
         with dialect.write_transaction(connection), transaction.atomic(using=using, durable=True):
-            if not dialect.is_read_committed(connection):
-                _hold(journal)
+            if not dialect.is_read_committed(connection) and not journal.fence.lock():
+                raise FenceLost
             entry = journal.insert_here(key, ATOMIC, args_hash) if known is None else journal.restart_here(known)
             with _no_writes_elsewhere(using):
                 value = function()
@@ -76,7 +77,7 @@ def _no_writes_elsewhere(using: str) -> Iterator[None]:
 
     def refuse(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         alias = context["connection"].alias
-        if not str(sql).lstrip().upper().startswith(_READS):
+        if not str(sql).lstrip(" \n(").upper().startswith(_HARMLESS):
             raise RuntimeError(
                 f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
                 "step or an idempotent_step for that."

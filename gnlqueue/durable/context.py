@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import UTC, timedelta
 from functools import cached_property
 
 from gnlqueue import queue
-from gnlqueue.durable.entries import STEP
+from gnlqueue.durable.entries import STEP, Entry
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.durable.run import Run
-from gnlqueue.exceptions import JobSuspended
+from gnlqueue.exceptions import JobGivenUp, JobSuspended
 from gnlqueue.models import EntryStatus, Job, RunJournalEntry
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.attempts import max_attempts
@@ -30,7 +30,6 @@ class JobContext(Run):
         super().__init__(
             claimed.run_id,
             JobFence(claimed, lease),
-            first=claimed.lease_token == 1,
             settling=claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts),
         )
         self.claimed = claimed
@@ -56,8 +55,18 @@ class JobContext(Run):
         if self._stopping():
             self.stop(JobSuspended("The worker shuts down: the run goes on elsewhere.", timedelta()))
 
+    def check_journal(self, recorded: list[Entry]) -> None:
+        if any(entry.lease_token >= self.claimed.lease_token for entry in recorded):
+            self.stop(
+                self.fence.why_lost()
+                or JobGivenUp(
+                    f"The run {self.run_id!r} has entries of claims that are still to come: its id was used before (a "
+                    "sequence was reset, or a row deleted without its journal). Delete these entries, then retry."
+                )
+            )
+
     def _identity(self) -> str:
-        return f"{self.run_id}:{self.claimed.enqueued_at.isoformat()}"
+        return f"{self.run_id}:{self.claimed.enqueued_at.astimezone(UTC).isoformat()}"
 
 
 def current_context() -> JobContext:

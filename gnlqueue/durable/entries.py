@@ -217,7 +217,9 @@ class Journal:
         """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
         position = next(self._positions)
         id = self._insert(key, kind, args_hash, position, EntryStatus.STARTED)
-        return Entry(id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, visited=True)
+        return Entry(
+            id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, visited=True
+        )
 
     def restart_here(self, entry: Entry) -> Entry:
         """Begin an entry again as part of the transaction that is open."""

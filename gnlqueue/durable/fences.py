@@ -24,6 +24,9 @@ class Fence(Protocol):
         With `starting` something new is about to begin, which a request to cancel forbids.
         """
 
+    def lock(self) -> bool:
+        """Lock the row of the right until the caller's transaction ends; `False` where it is lost."""
+
     def why_lost(self) -> JobInterrupt | None:
         """Return what stops the run; `None` where nothing does."""
 
@@ -39,6 +42,11 @@ class JobFence:
 
     def hold(self, *, starting: bool) -> bool:
         return leases.keep(self.claimed, self.lease, unless_cancelled=starting)
+
+    def lock(self) -> bool:
+        # By its primary key alone: an UPDATE may scan a small table, and lock the gaps for new jobs too.
+        row = Job.objects.using(self.database).select_for_update().filter(pk=self.claimed.id)
+        return row.values_list("status", "lease_token").first() == (JobStatus.IN_PROGRESS, self.token)
 
     def why_lost(self) -> JobInterrupt | None:
         rows = Job.objects.using(self.database).filter(pk=self.claimed.id)
@@ -65,6 +73,9 @@ class LockFence:
 
     def hold(self, *, starting: bool) -> bool:
         return self._row.update(expires_at=clock(offset=self.lease)) == 1
+
+    def lock(self) -> bool:
+        return self._row.select_for_update().values_list("pk").first() is not None
 
     def free(self) -> bool:
         """Let the lock go; `False` where it was lost before."""

@@ -24,7 +24,9 @@ from collections.abc import Callable, Generator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from gnlqueue import payloads
+from django.db import DatabaseError
+
+from gnlqueue import dialects, payloads
 from gnlqueue.answers import Happened, NotHappened, Unknown
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import atomic, protocol
@@ -41,9 +43,10 @@ from gnlqueue.durable.entries import (
     encode_result,
 )
 from gnlqueue.durable.options import StepOptions
-from gnlqueue.durable.protocol import Answer, Call, Pause, Protocol
+from gnlqueue.durable.protocol import Answer, Call, Flow, Pause, Protocol
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, StepFailed
 from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.queue.transactions import FIRST_PAUSE, TRIES
 from gnlqueue.registry import dotted
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ class Step:
         run: Run,
         journal: Journal,
         key: str,
+        caller: Flow,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -77,6 +81,7 @@ class Step:
         self.run = run
         self.journal = journal
         self.key = key
+        self.caller = caller
         self.function = function
         self.args = args
         self.kwargs = kwargs
@@ -115,7 +120,11 @@ class Step:
 
     def call(self) -> Call:
         """Return the request to call the step's function."""
-        return Call(self.function, self.args, self.kwargs, self.key)
+        return self.question(self.function)
+
+    def question(self, function: Callable[..., Any]) -> Call:
+        """Return the request to call a function with the step's arguments."""
+        return Call(function, self.args, self.kwargs, (self.run.run_id, self.key))
 
     def look_whether_held(self) -> None:
         """Stop the run where it is lost or cancelled; costs no commit."""
@@ -125,37 +134,44 @@ class Step:
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
-    def record(self, status: EntryStatus, *, evidence: str, **values: Any) -> None:
+    def record(self, status: EntryStatus, *, evidence: str, starting: bool = False, **values: Any) -> None:
         """Store the step's outcome; where the fence is lost, keep what it brought back as evidence and stop."""
         try:
             if self.entry is None:
-                self.entry = self.journal.insert(self.key, self.kind, self.args_hash, status, **values)
+                self.entry = self.journal.insert(
+                    self.key, self.kind, self.args_hash, status, starting=starting, **values
+                )
             else:
-                self.journal.change(self.entry, status, **values)
+                self.journal.change(self.entry, status, starting=starting, **values)
         except JobInterrupt as stops:
             if self.entry is not None:
-                why = f"A worker that no longer held the run came back from this step. {stops}"
-                self.note(why, evidence)
+                self.note(f"A worker that no longer held the run came back from this step. {stops}", evidence)
             self.run.stop(stops)
 
     def note(self, why: str, value: str) -> None:
-        """Keep evidence for whoever has to decide."""
+        """Keep evidence for whoever has to decide; what stops the run does so whether or not this can be stored."""
         by = f"token {self.run.fence.token}"
-        self.journal.note(cast(Entry, self.entry), StepNote.Kind.EVIDENCE, by, why, value)
+        try:
+            self.journal.note(cast(Entry, self.entry), StepNote.Kind.EVIDENCE, by, why, value)
+        except DatabaseError:
+            logger.exception("Evidence on the step %r of %r is lost: %s %s", self.key, self.run.run_id, why, value)
 
     def store_result(self, value: Any) -> Any:
         """Store what the function returned, and return what a replay will.
 
-        Raises `ResultNotStored` where JSON cannot carry it.
+        Raises `ResultNotStored` where JSON or the database cannot carry it.
         """
         text = encode_result(value)
-        self.record(EntryStatus.DONE, evidence=text, result=text, error=None)
+        try:
+            self.record(EntryStatus.DONE, evidence=text, result=text, error=None)
+        except DatabaseError as error:  # a full disk, a character set that cannot carry it
+            raise ResultNotStored(f"The database refused the step's result: {error}") from error
         return payloads.decode(text)
 
     def store_failure(self, error: BaseException, *, sealed: bool) -> StepFailed:
         """Store that the step is known not to have happened; a sealed failure stays."""
         described = {**_described(error), "sealed": sealed, "final": sealed}
-        self.record(EntryStatus.FAILED, evidence=repr(error), error=described)
+        self.record(EntryStatus.FAILED, evidence=_shown(error), error=described)
         return self.failed(described)
 
     def seal(self, failed: StepFailed) -> None:
@@ -218,11 +234,26 @@ class ExactlyOnce(Step):
             self.look_whether_held()
             raise self.after_error(rolled_back) from rolled_back
         except BaseException as error:
+            if not self._begun and self._lost_a_race(error):
+                raise _TryAgain(FIRST_PAUSE * 2**self._races) from error
             raise self.after_error(error) from error
         return result
         yield  # a generator, like those of the other kinds
 
+    _begun = False
+    _races = 0
+
+    def _lost_a_race(self, error: BaseException) -> bool:
+        """Tell whether a heartbeat came between, so that to begin once more is no try of the function's."""
+        transient = isinstance(error, DatabaseError) and dialects.of(self.journal.fence.database).is_transient(error)
+        if not transient or self._races == TRIES:
+            return False
+        self._races += 1
+        self.tries -= 1
+        return True
+
     def _function(self) -> Any:
+        self._begun = True
         answer = protocol.call(self.call())
         if answer.error is not None:
             raise answer.error
@@ -257,42 +288,46 @@ class AtMostOnce(Step):
             try:
                 return self.store_result(answer.value)
             except ResultNotStored as unstorable:
-                self.note(str(unstorable), repr(answer.value))
+                self.note(str(unstorable), _shown(answer.value))
                 self.block("its result cannot be stored", unstorable)
-        else:
-            if isinstance(error, (*self.options.safe_errors, *self.options.final_errors)):
-                raise self.after_error(error) from error
-            return (yield from self._doubt(error))
+        if not answer.called:  # so nothing happened
+            self.store_failure(error, sealed=False)
+            raise error
+        if isinstance(error, (*self.options.safe_errors, *self.options.final_errors)):
+            raise self.after_error(error) from error
+        return (yield from self._doubt(error))
 
     def note_failure(self, error: BaseException) -> StepFailed:
         return self.store_failure(error, sealed=False)  # at once: a started entry would look like a crash
 
     def _store_start(self) -> None:
         if self.entry is None:
-            self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED)
+            self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED, starting=True)
         else:
             self.journal.change(self.entry, EntryStatus.STARTED, starting=True, error=None)
 
     def _doubt(self, error: BaseException) -> Protocol:
         """The function raised something that proves nothing about the other side."""
         answer = yield from self._recover()
+        ends_the_attempt = not isinstance(error, Exception)  # a time-out, a cancelled asyncio task
         if isinstance(answer, Happened):
             recovered = self._store_recovered(answer)
+            if ends_the_attempt:
+                raise error
             return recovered.result
         if not isinstance(answer, NotHappened) and self.options.on_doubt != "rerun":
-            self.block(f"it raised {type(error).__name__}: {error}", error)
-        failed = self.store_failure(error, sealed=False)
-        self.run.note_failure(self, failed)
-        raise failed from error
+            self.block(f"it raised {_shown(error)}", error)
+        if ends_the_attempt:
+            self.store_failure(error, sealed=False)
+            raise error
+        raise self.after_error(error) from error
 
     def _recover(self) -> Generator[Call | Pause, Answer, object]:
         """Ask the step's `recover`; whatever is not a clear answer is none."""
         if self.options.recover is None:
             return Unknown()
-        answer = yield Call(self.options.recover, self.args, self.kwargs, self.key)
+        answer = yield self.question(self.options.recover)
         if answer.error is not None:
-            if not isinstance(answer.error, Exception):
-                raise answer.error
             logger.error("recover of %r raised; its outcome stays unknown.", self.key, exc_info=answer.error)
             return Unknown()
         if not isinstance(answer.value, Happened | NotHappened | Unknown):
@@ -304,7 +339,7 @@ class AtMostOnce(Step):
         try:
             return Happened(self.store_result(answer.result))
         except ResultNotStored as error:
-            self.note(f"recover: {error}", repr(answer.result))
+            self.note(f"recover: {error}", _shown(answer.result))
             self.block("the result that recover gave cannot be stored", error)
 
     def block(self, why: str, error: BaseException | None = None) -> NoReturn:
@@ -328,7 +363,8 @@ class Moment(Step):
             return datetime.fromisoformat(payloads.decode(self.entry.result))
         self.run.begin_only_if_wanted(self.key)
         time = read_clock(self.run.fence.database) + offset
-        self.store_result(time.isoformat())
+        text = encode_result(time.isoformat())
+        self.record(EntryStatus.DONE, evidence=text, starting=True, result=text)
         return time
 
 
@@ -351,5 +387,17 @@ def _described(error: BaseException) -> dict[str, Any]:
     """Return what is stored of an error."""
     return {
         "classes": [dotted(kind) for kind in type(error).__mro__ if kind is not object],
-        "message": payloads.scrub(str(error), LONGEST_NOTE),
+        "message": payloads.scrub(_text(error, str), LONGEST_NOTE),
     }
+
+
+def _shown(value: object) -> str:
+    """Return the value as evidence shows it."""
+    return _text(value, repr)
+
+
+def _text(value: object, convert: Callable[[object], str]) -> str:
+    try:
+        return convert(value)
+    except Exception as error:  # its own code, which must not keep us from recording what happened
+        return f"<{dotted(type(value))}, whose {convert.__name__}() raised {dotted(type(error))}>"

@@ -6,7 +6,6 @@ It is renewed by a thread while it is held, freed by its token, and taken over w
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import socket
@@ -26,9 +25,9 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.durable.context import current
 from gnlqueue.durable.fences import LockFence
 from gnlqueue.durable.run import Run
-from gnlqueue.exceptions import JobBlocked, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
+from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
 from gnlqueue.models import RunLock
-from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 
 logger = logging.getLogger("gnlqueue")
 
@@ -73,6 +72,7 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
     if context is not None and context.run_id == run_id:
         yield context
         return
+    _check_run_id(run_id)
     if run_id.startswith("job:"):
         raise ValueError(f"{run_id!r} is the run of a job, and belongs to it alone: use another prefix.")
     alias = alias_of(using)
@@ -97,16 +97,26 @@ class _OutsideRun(Run):
         self.sleep(name, length)
 
     def as_raised(self, interrupt: JobInterrupt) -> BaseException:
-        if isinstance(interrupt, JobBlocked):
-            kind: type[Exception] = JournalMismatch if interrupt.reason == "mismatch" else RunBlocked
-            return kind(str(interrupt))
+        if isinstance(interrupt, JobBlocked) and interrupt.reason == "mismatch":
+            return JournalMismatch(str(interrupt))
+        if isinstance(interrupt, JobBlocked | JobGivenUp):
+            return RunBlocked(str(interrupt))
         return LeaseLost(str(interrupt))
 
 
+def _check_run_id(run_id: str) -> None:
+    if not (isinstance(run_id, str) and 1 <= len(run_id) <= 200 and run_id.isprintable()):
+        raise ValueError(f"A run id is a text of 1 to 200 printable characters, not {run_id!r:.220}.")
+
+
 def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:
-    if not isinstance(run_id, str) or not 1 <= len(run_id) <= 200:
-        raise ValueError(f"A run id is a text of 1 to 200 characters, not {run_id!r:.220}.")
-    key = hashlib.sha256(run_id.encode()).hexdigest()
+    _check_run_id(run_id)
+    if in_own_transaction(alias):
+        raise RuntimeError(
+            f"The lock on {run_id!r} was asked for inside atomic() on {alias!r}: nobody else would see it before the "
+            "commit. Take it outside."
+        )
+    key = RunLock.key(run_id)
     give_up_at = time.monotonic() + wait
     while True:
         token = retried(alias, lambda: _try_to_acquire(run_id, key, alias, ttl))
@@ -150,8 +160,16 @@ def _kept(fence: LockFence) -> Iterator[None]:
         ended.set()
         renewer.join()
         _held.reset(token)
+        _free(fence)
+
+
+def _free(fence: LockFence) -> None:
+    try:
         if not fence.free():
             logger.error("The lock on the run %r was lost while it was held: its time was up.", fence.run_id)
+    except ConnectionProblem as error:
+        connections[fence.database].close()
+        logger.warning("The lock on the run %r ends with its time, as it could not be freed: %s", fence.run_id, error)
 
 
 def _renew(fence: LockFence, ended: threading.Event) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
@@ -50,6 +50,9 @@ class Answer:
     error: BaseException | None = None
     called: bool = True
 
+
+#: A thread, and the asyncio task that runs on its event loop: a flow of control.
+Flow = tuple[int, object]
 
 #: What calls the functions that run in threads.
 _THREAD_MODULES = {"threading", "concurrent.futures.thread"}
@@ -93,33 +96,40 @@ async def to_its_end(function: Callable[..., T], *args: Any) -> tuple[T, asyncio
 
     `sync_to_async` alone would leave a function that runs on, and writes, behind a task that has ended.
     """
-    running = asyncio.ensure_future(sync_to_async(function)(*args))
+    # As an answer: an asyncio task that raises SystemExit ends the event loop.
+    running = asyncio.ensure_future(sync_to_async(_answer)(function, args, {}))
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error
-    try:
-        return running.result(), cancelled
-    except Exception as error:
-        if cancelled is not None:
-            raise cancelled from error
-        raise
+    answer = running.result()
+    if answer.error is None:
+        return cast(T, answer.value), cancelled
+    if cancelled is not None and isinstance(answer.error, Exception):
+        raise cancelled from answer.error
+    raise answer.error
+
+
+async def wait_for(function: Callable[..., T], *args: Any) -> T:
+    """Call a function in the thread of the database, and end only after it."""
+    result, cancelled = await to_its_end(function, *args)
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 def call(asked: Call) -> Answer:
     """Call the function here and now."""
     token = inside_step.set(asked.step)
     try:
-        return Answer(value=asked.function(*asked.args, **asked.kwargs))
-    except BaseException as error:
-        return Answer(error=error)
+        return _answer(asked.function, asked.args, asked.kwargs)
     finally:
         inside_step.reset(token)
 
 
-def flow() -> tuple[int, object]:
+def flow() -> Flow:
     """Return what tells the main flow of a run from its threads and asyncio tasks."""
     try:
         return threading.get_ident(), asyncio.current_task()
@@ -141,6 +151,13 @@ def _advance(protocol: Protocol, answer: Answer | None) -> tuple[Call | Pause | 
         return (next(protocol) if answer is None else protocol.send(answer)), None
     except StopIteration as end:
         return None, end.value
+
+
+def _answer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
+    try:
+        return Answer(value=function(*args, **kwargs))
+    except BaseException as error:
+        return Answer(error=error)
 
 
 def _pause(asked: Pause) -> Answer:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 
-from gnlqueue import payloads, signals
+from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.entries import LONGEST_NOTE, encode_result, key_hash
@@ -49,7 +49,7 @@ def in_doubt(*, using: str | None = None, limit: int = 100) -> list[RunJournalEn
     doubtful = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT).order_by("started_at", "id")
     blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(blocked_reason="mismatch").order_by("id")
     mismatched = [entry for job in blocked[:limit] if (entry := mismatched_entry(job)) is not None]
-    return [*doubtful[:limit], *mismatched][:limit]
+    return list({entry.pk: entry for entry in (*doubtful[:limit], *mismatched)}.values())[:limit]
 
 
 def mismatched_entry(job: Job) -> RunJournalEntry | None:
@@ -60,7 +60,8 @@ def mismatched_entry(job: Job) -> RunJournalEntry | None:
 
 
 def _resolve(entry_id: int, answer: Resolution, by: str, reason: str, alias: str) -> RunJournalEntry:
-    with transaction.atomic(using=alias):
+    # On SQLite a transaction that reads and then writes must take its right to write at once.
+    with dialects.of(alias).write_transaction(connections[alias]), transaction.atomic(using=alias):
         row = RunJournalEntry.objects.using(alias).filter(pk=entry_id).first()
         if row is None:
             raise JobNotFound(f"There is no journal entry {entry_id} on the database {alias!r}.")
@@ -100,6 +101,8 @@ def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> Non
 def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecorded, alias: str) -> None:
     if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
         raise _already_resolved(row)
+    if mismatched_entry(job) != row:
+        raise ValueError(f"The step {row.key!r} is not the one that the code of {row.run_id!r} does not fit.")
     if isinstance(answer, GoOn):
         return
     note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
-
-from asgiref.sync import sync_to_async
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from gnlqueue import payloads
 from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import protocol
-from gnlqueue.durable.entries import Journal
+from gnlqueue.durable.entries import ATOMIC, Entry, Journal
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep, Step
 from gnlqueue.durable.options import StepOptions
-from gnlqueue.durable.protocol import flow, inside_step
+from gnlqueue.durable.protocol import Flow, flow, inside_step, piece_of_work
 from gnlqueue.durable.replay import Mismatch, Replay
 from gnlqueue.durable.steps import Steps
 from gnlqueue.exceptions import (
@@ -40,26 +40,39 @@ T = TypeVar("T")
 _DEFAULTS = StepOptions()
 
 
+class _Unsealed(NamedTuple):
+    """A failure that was raised to the handler, and the frame of the work in which it was."""
+
+    step: Step
+    failed: StepFailed
+    work: FrameType
+
+    def is_of_this_work(self, caller: Flow) -> bool:
+        """Tell whether the caller's thread still does what failed; one of a pool may do something else by now."""
+        same_thread = caller == self.step.caller and caller[1] is None
+        return not same_thread or piece_of_work() is self.work
+
+
 class Run(Steps):
     """One durable execution. Its code must ask for the same steps in the same order on every attempt.
 
     An interrupt is a fact of the run: once one is set, every call here raises it again, whatever the code caught.
     """
 
-    def __init__(self, run_id: str, fence: Fence, *, first: bool = False, settling: bool = False) -> None:
+    def __init__(self, run_id: str, fence: Fence, *, settling: bool = False) -> None:
         self.run_id = run_id
         self.fence = fence
         self.settling = settling  #: only to find out what became of a step; nothing new begins
         self.interrupt: JobInterrupt | None = None
         self._run = self
         self._options = _DEFAULTS
-        self._first = first
         self._loaded: tuple[Journal, Replay] | None = None
-        self._lock = threading.RLock()
-        self._no_step_open = threading.Condition(self._lock)
-        self._open = 0
+        self._lock = threading.RLock()  # one step at a time finds its place in the journal
+        self._changed = threading.Condition()  # never held while the database is asked
+        self._open: list[Flow] = []  # of each open step, the flow of control that it belongs to
         self._ended = False
-        self._failure: tuple[Step, StepFailed] | None = None  # raised to the handler, and not sealed yet
+        self._failures: list[_Unsealed] = []
+        self._latest: datetime | None = None  # what the database's clock said last
         self._main_flow = flow()
 
     # --- what a handler asks, besides its steps ----------------------------------------------------------------------
@@ -73,7 +86,7 @@ class Run(Steps):
 
     async def asleep(self, name: str, length: timedelta | float) -> None:
         """Do what `sleep` does, from asynchronous code."""
-        await sync_to_async(self._sleep)(name, timedelta(seconds=seconds(length, "the sleep")), flow())
+        await protocol.wait_for(self._sleep, name, timedelta(seconds=seconds(length, "the sleep")), flow())
 
     def now(self) -> datetime:
         """Return the database's time at the first call here, and the same time on every replay."""
@@ -81,7 +94,7 @@ class Run(Steps):
 
     async def anow(self) -> datetime:
         """Do what `now` does, from asynchronous code."""
-        return await sync_to_async(self._now)(flow())
+        return await protocol.wait_for(self._now, flow())
 
     def effect_key(self, name: str, key: str | None = None) -> str:
         """Return a text that names the effect of a step for ever, to hand to an API as its idempotency key."""
@@ -109,11 +122,13 @@ class Run(Steps):
         options: StepOptions,
     ) -> Any:
         """Do one step in this thread, and return its result."""
-        step = self._open_step(KINDS[kind], name, function, args, kwargs, options, flow())
+        _refuse_coroutines(name, function, "astep or aidempotent_step")
+        caller = flow()
+        step = self._open_step(KINDS[kind], name, function, args, kwargs, options, caller)
         try:
             return protocol.drive(step.perform())
         finally:
-            self._close_step()
+            self._close_step(caller)
 
     async def arun_step(
         self,
@@ -125,11 +140,18 @@ class Run(Steps):
         options: StepOptions,
     ) -> Any:
         """Do one step on this event loop, and return its result."""
-        step = await sync_to_async(self._open_step)(KINDS[kind], name, function, args, kwargs, options, flow())
+        if kind == ATOMIC:
+            _refuse_coroutines(name, function, "a plain def, as one transaction lives in one thread")
+        caller = flow()
+        step, cancelled = await protocol.to_its_end(
+            self._open_step, KINDS[kind], name, function, args, kwargs, options, caller
+        )
         try:
+            if cancelled is not None:
+                raise cancelled
             return await protocol.adrive(step.perform())
         finally:
-            self._close_step()
+            self._close_step(caller)
 
     def begin_only_if_wanted(self, key: str) -> None:
         """Stop where no step may begin, though the run is held."""
@@ -146,12 +168,11 @@ class Run(Steps):
 
     def note_failure(self, step: Step, failed: StepFailed) -> None:
         """Remember a failure that the handler is about to see; if it goes on after it, the failure is sealed."""
-        with self._lock:
-            self._failure = step, failed
+        self._failures.append(_Unsealed(step, failed, piece_of_work()))
 
     def stop(self, interrupt: JobInterrupt) -> NoReturn:
         """Set what stops the run, unless something did before, and raise it."""
-        with self._lock:
+        with self._changed:
             if self.interrupt is None:
                 self.interrupt = interrupt
         raise self.as_raised(self.interrupt)
@@ -159,6 +180,9 @@ class Run(Steps):
     def as_raised(self, interrupt: JobInterrupt) -> BaseException:
         """Return what the handler sees of an interrupt."""
         return interrupt
+
+    def check_journal(self, recorded: list[Entry]) -> None:
+        """Stop where what is recorded under this run's id cannot be this run's."""
 
     # --- what the executor asks --------------------------------------------------------------------------------------
 
@@ -169,9 +193,10 @@ class Run(Steps):
 
     def end(self) -> None:
         """Wait until no step is open any more, and let none begin: the handler has returned or raised."""
-        with self._lock:
+        with self._changed:
             self._ended = True
-            self._no_step_open.wait_for(lambda: self._open == 0)
+            # The main flow is the handler's own, so that its steps have ended with it.
+            self._changed.wait_for(lambda: all(each == self._main_flow for each in self._open))
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -183,32 +208,39 @@ class Run(Steps):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: StepOptions,
-        flow_of_caller: object,
+        caller: Flow,
     ) -> Step:
         """Find the step's key and what is recorded of it; from here on it is open."""
         self._refuse_where_no_step_can_begin(name)
-        with self._lock:
+        with self._changed:
             self._raise_if_stopped()
-            journal, replay = self._load()
-            key = replay.key(name, options.key, main_flow=flow_of_caller == self._main_flow)
-            args_hash = self._hash(key, args, kwargs) if args or kwargs else None
-            try:
-                entry = replay.find(key, kind.kind, args_hash, match_args=options.match_args)
-            except Mismatch as mismatch:
-                self._block_on_mismatch(journal, mismatch)
-            self._seal_failure()
-            self._open += 1
+            self._open.append(caller)
+        try:
+            with self._lock:
+                self._raise_if_stopped()
+                journal, replay = self._load()
+                key = replay.key(name, options.key, main_flow=caller == self._main_flow)
+                args_hash = self._hash(key, args, kwargs) if args or kwargs else None
+                try:
+                    entry = replay.find(key, kind.kind, args_hash, match_args=options.match_args)
+                except Mismatch as mismatch:
+                    self._block_on_mismatch(journal, mismatch)
+                self._seal_failures(caller)
+        except BaseException:
+            self._close_step(caller)
+            raise
         effect = {options.pass_key_as: self._effect_key(key)} if options.pass_key_as else {}
-        return kind(self, journal, key, partial(function, **effect), args, kwargs, args_hash, options, entry)
+        call = partial(function, **effect)
+        return kind(self, journal, key, caller, call, args, kwargs, args_hash, options, entry)
 
-    def _close_step(self) -> None:
-        with self._lock:
-            self._open -= 1
-            self._no_step_open.notify_all()
+    def _close_step(self, caller: Flow) -> None:
+        with self._changed:
+            self._open.remove(caller)
+            self._changed.notify_all()
 
     def _refuse_where_no_step_can_begin(self, name: str) -> None:
-        outer = inside_step.get()
-        if outer is not None:
+        run_id, outer = inside_step.get() or (None, None)
+        if run_id == self.run_id:
             raise RuntimeError(
                 f"The step {name!r} was begun inside the step {outer!r}: call it after that one instead."
             )
@@ -218,10 +250,12 @@ class Run(Steps):
                 "back with the rest. Begin it outside, or put the writes into the function of an atomic_step."
             )
 
-    def _seal_failure(self) -> None:
-        if self._failure is not None:
-            (step, failed), self._failure = self._failure, None
-            step.seal(failed)
+    def _seal_failures(self, caller: Flow) -> None:
+        """Seal what failed and did not stop `caller`. The main flow has seen it all; a branch knows only its own."""
+        for failure in list(self._failures):
+            if caller in (failure.step.caller, self._main_flow) and failure.is_of_this_work(caller):
+                self._failures.remove(failure)
+                failure.step.seal(failure.failed)
 
     def _block_on_mismatch(self, journal: Journal, mismatch: Mismatch) -> NoReturn:
         text = (
@@ -238,26 +272,31 @@ class Run(Steps):
         if self._ended:
             raise self.as_raised(JobPreempted(f"The attempt of {self.run_id!r} has ended; nothing begins after it."))
 
-    def _sleep(self, name: str, length: timedelta, flow_of_caller: object) -> None:
-        until = self._moment(Sleep, name, length, flow_of_caller)
-        if read_clock(self.fence.database) < until:
+    def _sleep(self, name: str, length: timedelta, caller: Flow) -> None:
+        until = self._moment(Sleep, name, length, caller)
+        if self._latest is None or self._latest < until:  # a replay of many sleeps asks for the time once
+            self._latest = read_clock(self.fence.database)
+        if self._latest < until:
             self.stop(JobSuspended(f"The run {self.run_id!r} sleeps until {until:%Y-%m-%d %H:%M:%S} UTC.", until))
 
-    def _now(self, flow_of_caller: object) -> datetime:
-        return self._moment(Now, "now", timedelta(), flow_of_caller)
+    def _now(self, caller: Flow) -> datetime:
+        return self._moment(Now, "now", timedelta(), caller)
 
-    def _moment(self, kind: type[Moment], name: str, offset: timedelta, flow_of_caller: object) -> datetime:
-        step = self._open_step(kind, name, read_clock, (), {}, self._options, flow_of_caller)
+    def _moment(self, kind: type[Moment], name: str, offset: timedelta, caller: Flow) -> datetime:
+        if caller != self._main_flow:
+            raise ValueError(f"{kind.kind} belongs in the main flow of the run, not in a thread or an asyncio task.")
+        step = self._open_step(kind, name, read_clock, (), {}, self._options, caller)
         try:
             return cast(Moment, step).record_time(offset)
         finally:
-            self._close_step()
+            self._close_step(caller)
 
     def _load(self) -> tuple[Journal, Replay]:
         """Return the run's journal, read at the first call."""
         if self._loaded is None:
-            journal = Journal(self.run_id, self.fence, first=self._first)
-            self._loaded = journal, Replay(journal.entries.values())
+            journal = Journal(self.run_id, self.fence)
+            self.check_journal(journal.recorded)
+            self._loaded = journal, Replay(journal.recorded)
         return self._loaded
 
     def _hash(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -275,3 +314,8 @@ class Run(Steps):
     def _identity(self) -> str:
         """Return what tells this run from all others, also from one of another database with the same id."""
         return self.run_id
+
+
+def _refuse_coroutines(name: str, function: Callable[..., Any], instead: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"The function of the step {name!r} is async def; use {instead}.")

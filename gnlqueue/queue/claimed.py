@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
-from gnlqueue.dialects import Pairs
+from gnlqueue.dialects import Held
 from gnlqueue.dialects.base import ClaimedRow
 from gnlqueue.exceptions import GnlqueueError, JobNotFound, LeaseLost
-from gnlqueue.models import Job, JobStatus, Status
+from gnlqueue.models import Job, JobStatus
 
 #: A job's id and the lease token under which it is held.
 Pair = tuple[int, int]
@@ -77,7 +77,7 @@ def held(*claimed: ClaimedJob) -> Q:
 
 def held_pairs(pairs: Sequence[Pair]) -> Q:
     """Return the guard for holders that are known by (id, lease token) only."""
-    return Q(status=Status(JobStatus.IN_PROGRESS)) & Q(Pairs(list(pairs)))
+    return Q(Held(list(pairs)))
 
 
 def lost(claimed: ClaimedJob) -> GnlqueueError:

@@ -169,7 +169,11 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], 
                     supervised = _wait(wakes, next_beat - time.monotonic(), supervised=supervised)
                 return
         except ConnectionProblem as error:
-            time.sleep(outage.pause(error))
+            supervised = _wait(wakes, outage.pause(error), supervised=supervised)
+            if not supervised:
+                _notice_deaths(heartbeat.tables)
+                if not any(_needs_us(table) for table in heartbeat.tables):
+                    return
         except DatabaseNotReady:  # the workers say so, and end; there is nothing to renew
             while _wait(wakes, heartbeat.interval, supervised=True):
                 pass
@@ -185,6 +189,10 @@ def _wait(wakes: int, seconds: float, *, supervised: bool) -> bool:
     return not readable or os.read(wakes, 4096) != b""
 
 
+def _needs_us(table: LeaseTable) -> bool:
+    return table.owner in {Owner.ALIVE, Owner.STOPPED} or bool(table.pairs())
+
+
 def _notice_deaths(tables: Sequence[LeaseTable]) -> None:
     for table in tables:
         if table.owner in {Owner.ALIVE, Owner.STOPPED} and not _lives(table.pid):
@@ -193,6 +201,8 @@ def _notice_deaths(tables: Sequence[LeaseTable]) -> None:
 
 def _lives(pid: int) -> bool:
     """Tell whether a process lives that is not a child of ours; one that nobody has waited for yet does not."""
+    if not pid:  # the supervisor died before it could note it
+        return False
     try:
         if not hasattr(os, "pidfd_open"):
             os.kill(pid, 0)

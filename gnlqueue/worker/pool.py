@@ -18,7 +18,7 @@ from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.registry import Task
 from gnlqueue.worker import executor
-from gnlqueue.worker.executor import Outcome, Terms
+from gnlqueue.worker.executor import Ending, Outcome, Terms
 from gnlqueue.worker.table import LeaseTable, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -96,7 +96,10 @@ class Pool:
                 outages = self._outages
                 _close_connections()
             self._table.advance(claimed, Stage.BEGUN)
-            outcome = executor.run_sync(claimed, task, self._terms)
+            try:
+                outcome = executor.run_sync(claimed, task, self._terms)
+            except BaseException as error:
+                outcome = _failed_before_its_task(claimed, error)
             _tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._finish(outcome)
         _close_connections()
@@ -131,7 +134,10 @@ class Pool:
             self._outages_seen_by_loop = self._outages
             await sync_to_async(_close_connections)()
         self._table.advance(claimed, Stage.BEGUN)
-        outcome = await executor.run_async(claimed, task, self._terms)
+        try:
+            outcome = await executor.run_async(claimed, task, self._terms)
+        except BaseException as error:
+            outcome = _failed_before_its_task(claimed, error)
         if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
             await sync_to_async(_tidy_connections)(interrupted=False)
         self._finish(outcome)
@@ -154,6 +160,12 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+def _failed_before_its_task(claimed: ClaimedJob, error: BaseException) -> Outcome:
+    """Return the outcome for an error that is not the task's but ours: the job must not be held for ever."""
+    logger.error("job %s (%s) could not be run", claimed.id, claimed.task_name, exc_info=error)
+    return Outcome(claimed, Ending.FAILED, error=error)
 
 
 def _tidy_connections(*, interrupted: bool) -> None:

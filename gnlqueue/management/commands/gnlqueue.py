@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import inspect
 import json
 import sys
 from argparse import ArgumentParser
@@ -16,9 +17,10 @@ from gnlqueue import queue
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.conf import settings
 from gnlqueue.durable.resolving import in_doubt, resolve
-from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.exceptions import GnlqueueError, UnknownTask
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, RunJournalEntry
+from gnlqueue.registry import get_task
 
 EXIT_SOME_FAILED = 1
 
@@ -58,7 +60,7 @@ class Command(BaseCommand):
         answer.add_argument("--go-on", action="store_true", help="mismatch: the code has been put right")
         answer.add_argument("--use-recorded", action="store_true", help="mismatch: use what was recorded")
         resolve.add_argument("--reason", required=True, help="why; kept with the decision")
-        resolve.add_argument("--by", default=getpass.getuser(), help="who decides (default: the user of this shell)")
+        resolve.add_argument("--by", help="who decides (default: the user of this shell)")
 
     def _subcommand(self, commands: Any, name: str, help: str) -> ArgumentParser:
         parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
@@ -172,7 +174,8 @@ class Command(BaseCommand):
             answer = FailJob()
         else:
             answer = GoOn() if options["go_on"] else UseRecorded()
-        entry = resolve(options["entry"], answer, by=options["by"], reason=options["reason"], using=options["database"])
+        by = options["by"] or _user_of_this_shell()
+        entry = resolve(options["entry"], answer, by=by, reason=options["reason"], using=options["database"])
         self.stdout.write(f"entry {entry.pk}  {entry.key} of {entry.run_id}: {entry.get_status_display().lower()}")
 
     def _each(self, ids: list[int], verb: Any, done: str, options: dict[str, Any]) -> int:
@@ -189,21 +192,49 @@ class Command(BaseCommand):
         return EXIT_SOME_FAILED if refused else 0
 
     def _as_json(self, job: Job) -> dict[str, Any]:
+        args, kwargs = _redacted(job)
         return {
             "id": job.pk,
             "task_name": job.task_name,
             "queue_name": job.queue_name,
-            "args": [] if settings().REDACT else job.args,
-            "kwargs": self._redacted(job),
+            "args": args,
+            "kwargs": kwargs,
             "attempts": job.attempts,
             "finished_at": job.finished_at and job.finished_at.isoformat(),
             "last_error": job.last_error,
         }
 
     def _arguments(self, job: Job) -> str:
-        args = [repr(value) for value in job.args]
-        text = ", ".join([*args, *(f"{name}={value!r}" for name, value in self._redacted(job).items())])
+        args, kwargs = _redacted(job)
+        text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
         return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
 
-    def _redacted(self, job: Job) -> dict[str, Any]:
-        return {name: "***" if name in settings().REDACT else value for name, value in job.kwargs.items()}
+
+def _redacted(job: Job) -> tuple[list[Any], dict[str, Any]]:
+    """Return the job's arguments, without the values of those that `REDACT` names."""
+    hidden = settings().REDACT
+    if not hidden:
+        return job.args, job.kwargs
+    names = _names_of_positional(job)
+    args = ["***" if name is None or name in hidden else value for name, value in zip(names, job.args, strict=True)]
+    return args, {name: "***" if name in hidden else value for name, value in job.kwargs.items()}
+
+
+def _names_of_positional(job: Job) -> list[str | None]:
+    """Return the names of the job's positional arguments; `None` for one whose name nobody knows."""
+    try:
+        task = get_task(job.task_name)
+    except UnknownTask:
+        task = None
+    names: list[str] = []
+    if task is not None and task.func is not None:
+        parameters = inspect.signature(task.func).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD][task.takes_context :]
+    return [*names, *[None] * len(job.args)][: len(job.args)]
+
+
+def _user_of_this_shell() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError) as error:  # a container whose user has no name
+        raise CommandError("Say who decides, --by NAME: the user of this shell has no name.") from error

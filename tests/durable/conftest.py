@@ -1,0 +1,230 @@
+"""What tests of durable runs share: jobs that do what a test says, workers that run them once, and ones that die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+
+from gnlqueue import payloads, queue
+from gnlqueue.durable.entries import STEP, Journal
+from gnlqueue.durable.fences import JobFence
+from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
+from gnlqueue.queue import ClaimedJob, claiming
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.worker.loop import Worker
+from tests.durable import tasks
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+KINDS = ("step", "idempotent_step", "atomic_step")
+
+#: For tests to which the database makes no difference.
+on_sqlite = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
+
+class Ledger:
+    """An effect counter outside the database, which no rollback takes back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return len(self.path.read_text().splitlines()) if self.path.exists() else 0
+
+    def add(self, result: Any = None) -> Any:
+        """Have an effect, and return the result."""
+        tasks.append(self.path)
+        return result
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Counts effects."""
+    return Ledger(tmp_path / "ledger")
+
+
+@pytest.fixture
+def play(alias: str) -> Iterator[Callable[..., Job]]:
+    """``play(handler, max_attempts=2)`` enqueues a job that calls handler(context)."""
+
+    def enqueue(handler: Callable[..., Any], *args: Any, **options: Any) -> Job:
+        tasks.handlers["play"] = handler
+        return tasks.play.using(**options).enqueue(*args)
+
+    yield enqueue
+    tasks.handlers.clear()
+
+
+@pytest.fixture
+def aplay(alias: str) -> Iterator[Callable[..., Job]]:
+    """The same for an ``async def`` handler."""
+
+    def enqueue(handler: Callable[..., Any], *args: Any, **options: Any) -> Job:
+        tasks.handlers["aplay"] = handler
+        return tasks.aplay.using(**options).enqueue(*args)
+
+    yield enqueue
+    tasks.handlers.clear()
+
+
+def attempt(job: Any, **options: Any) -> Job:
+    """Let a worker run the job once, due or not; the job as it is then."""
+    jobs().filter(pk=job.pk, status=JobStatus.SCHEDULED).update(run_at=PAST)
+    ran = Worker(["default"], heartbeat=False, **options).run_once()
+    assert ran is not None, f"job {job.pk} is {queue.get(job.pk).status}"
+    assert ran.pk == job.pk
+    return ran
+
+
+def claim(job: Any, worker_id: str = "w1") -> ClaimedJob:
+    """Claim the job, due or not."""
+    jobs().filter(pk=job.pk, status=JobStatus.SCHEDULED).update(run_at=PAST)
+    claimed = queue.claim(worker_id=worker_id)
+    assert claimed is not None
+    assert claimed.id == job.pk
+    return claimed
+
+
+def end_lease(job: Any) -> None:
+    """Let the time of the lease be over, and somebody notice."""
+    jobs().filter(pk=job.pk).update(lease_expires_at=PAST)
+    assert claiming.rescue(["default"], using=alias_of(None)) == 1
+
+
+def leave_started(job: Any, key: str, args: Any = None) -> None:
+    """Let the journal look as if a worker had died in the middle of a `step` with these arguments."""
+    args_hash = None if args is None else payloads.digest(args, "args", limit=1000)
+    journal = Journal(f"job:{job.pk}", JobFence(claim(job), timedelta(60)))
+    journal.insert(key, STEP, args_hash, EntryStatus.STARTED, starting=True)
+    end_lease(job)
+
+
+def jobs() -> Any:
+    """The jobs of the database under test."""
+    return Job.objects.using(alias_of(None))
+
+
+def entries(job: Any = None) -> Any:
+    """The journal of a job, or all there is."""
+    rows = RunJournalEntry.objects.using(alias_of(None)).order_by("position", "id")
+    return rows if job is None else rows.filter(run_id=f"job:{job.pk}")
+
+
+def entry(job: Any, key: str | None = None) -> RunJournalEntry:
+    """One entry of a job's journal, the only one or the one of that key."""
+    return entries(job).get(**({} if key is None else {"key": key}))  # type: ignore[no-any-return]
+
+
+def notes(kind: str = "evidence") -> list[StepNote]:
+    """What has been noted of steps."""
+    return list(StepNote.objects.using(alias_of(None)).filter(kind=kind).order_by("id"))
+
+
+@pytest.fixture
+def in_thread(alias: str) -> Iterator[Callable[..., Future[Any]]]:
+    """``in_thread(fn, *args)`` starts fn in a thread with connections of its own; the future of its result."""
+    with ThreadPoolExecutor(8) as pool:
+
+        def body(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                connections.close_all()
+
+        yield lambda fn, *args, **kwargs: pool.submit(body, fn, *args, **kwargs)
+
+
+class Gate:
+    """A place where one thread waits for another."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        """Say that one is here, and wait until it is opened."""
+        self.reached.set()
+        assert self.opened.wait(30)
+
+    def until_reached(self) -> None:
+        """Wait until somebody is here."""
+        assert self.reached.wait(30)
+
+    def open(self) -> None:
+        """Let them go on."""
+        self.opened.set()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate that is open at the latest when the test ends."""
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+@contextmanager
+def commit_fails(alias: str, *, number: int, stored: bool) -> Iterator[None]:
+    """Let the answer to the n-th commit of this thread be lost, after the server has `stored` it, or not."""
+    connection = connections[alias]
+    commit, left = connection.commit, number
+
+    def failing() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            if stored:
+                commit()
+            raise OperationalError("server closed the connection unexpectedly")
+        commit()
+
+    connection.commit = failing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del connection.commit
+    assert left <= 0, "there were fewer commits"
+
+
+class Mortals:
+    """Workers in processes of their own that die at a named point; see ``tests/durable/mortals.py``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.durable.mortals"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+        )
+
+    def die(self, job: Any, kind: str, point: str) -> None:
+        """Let a worker claim the job and die at that point, and others notice."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"alias": alias_of(None), "point": point, "kind": kind}) + "\n")
+        self._process.stdin.flush()
+        assert int(self._process.stdout.readline()) == -signal.SIGKILL, f"nobody died {point}"
+        end_lease(job)
+
+    def end(self) -> None:
+        """End the process that forks them."""
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def mortals(django_db_setup: None) -> Iterator[Mortals]:
+    """Workers that die."""
+    mortals = Mortals()
+    yield mortals
+    mortals.end()

@@ -1,0 +1,69 @@
+"""The named points at which a process dies in the middle of a step: before or after the first call of a function."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from gnlqueue.durable import kinds, protocol
+from gnlqueue.durable.entries import Journal
+
+#: Point -> for each kind of step, where in the code it is.
+POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
+    "before started commits": {
+        "step": ("after", Journal, "_insert"),
+        "idempotent_step": ("before", kinds.Step, "look_whether_held"),  # its start is not stored
+        "atomic_step": ("after", Journal, "_insert"),
+    },
+    "after started commits": {
+        "step": ("after", Journal, "insert"),
+        "idempotent_step": ("after", kinds.Step, "look_whether_held"),
+        "atomic_step": ("after", Journal, "insert_here"),
+    },
+    "during the effect": {"step": None, "idempotent_step": None, "atomic_step": None},  # tasks.effect says when
+    "after the effect": dict.fromkeys(("step", "idempotent_step", "atomic_step"), ("after", protocol, "call")),
+    "before done commits": {
+        "step": ("after", Journal, "_change"),
+        "idempotent_step": ("after", Journal, "_insert"),
+        "atomic_step": ("after", kinds.atomic, "_hold"),
+    },
+    "after done commits": {
+        "step": ("after", Journal, "change"),
+        "idempotent_step": ("after", Journal, "insert"),
+        "atomic_step": ("before", Journal, "adopt"),
+    },
+}
+
+_armed: str | None = None
+
+
+def arm(point: str, kind: str) -> None:
+    """Let this process die when it gets to the point."""
+    global _armed
+    _armed = point
+    place = POINTS[point][kind]
+    if place is not None:
+        when, owner, name = place
+        setattr(owner, name, _deadly(getattr(owner, name), when))
+
+
+def reach(point: str) -> None:
+    """Die here if this is the point."""
+    if point == _armed:
+        die()
+
+
+def die() -> None:
+    """End this process as nothing can prevent or notice."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _deadly(function: Callable[..., Any], when: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        if when == "after":
+            function(*args, **kwargs)
+        die()
+
+    return replaced

@@ -1,0 +1,194 @@
+"""Commits whose answer never arrives: what was stored is replayed, what was not is written again."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+
+from gnlqueue import JobContext
+from gnlqueue.durable.entries import Journal
+from gnlqueue.models import EntryStatus, Job, JobStatus
+from gnlqueue.worker.loop import Worker
+from tests.app.models import Note
+from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry, jobs, on_sqlite
+
+Play = Callable[..., Job]
+
+
+class CuttingProxy:
+    """Stands before a server; once armed, it forwards the next COMMIT, and cuts the line when the answer comes."""
+
+    def __init__(self, host: str, port: str) -> None:
+        self._target = (host, port)
+        self._armed = False
+        self.cuts = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._sockets: list[socket.socket] = []
+        self._threads[0].start()
+
+    def arm(self) -> None:
+        """Cut after the next COMMIT."""
+        self._armed = True
+
+    def close(self) -> None:
+        """End all connections, and the threads."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(10)
+        for each in self._sockets:
+            _hang_up(each)
+        for thread in self._threads:
+            thread.join(10)
+        for each in [*self._sockets, self._listener]:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = self._connect()
+            self._sockets += [client, server]
+            cut = threading.Event()
+            for body, arguments in ((self._ask, (client, server, cut)), (self._answer, (server, client, cut))):
+                self._threads.append(threading.Thread(target=body, args=arguments, daemon=True))
+                self._threads[-1].start()
+
+    def _connect(self) -> socket.socket:
+        host, port = self._target
+        if host.startswith("/"):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(f"{host}/.s.PGSQL.{port or 5432}")
+            return server
+        return socket.create_connection((host, int(port)))
+
+    def _ask(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
+        while data := _receive(client):
+            if self._armed and b"COMMIT" in data.upper():
+                self._armed = False
+                cut.set()
+            server.sendall(data)
+        _hang_up(server)
+
+    def _answer(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:
+        while (data := _receive(server)) and not cut.is_set():
+            client.sendall(data)
+        self.cuts += cut.is_set()
+        _hang_up(client)
+
+
+def _receive(line: socket.socket) -> bytes:
+    try:
+        return line.recv(65536)
+    except OSError:
+        return b""
+
+
+def _hang_up(line: socket.socket) -> None:
+    try:
+        line.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+
+
+@pytest.fixture
+def proxy(alias: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
+    """The database is reached through it."""
+    connection = connections[alias]
+    settings = connection.settings_dict
+    proxy = CuttingProxy(settings["HOST"] or "127.0.0.1", str(settings["PORT"]))
+    connection.close()
+    with monkeypatch.context() as patched:
+        patched.setitem(settings, "HOST", "127.0.0.1")
+        patched.setitem(settings, "PORT", str(proxy.port))
+        if alias == "postgresql":
+            patched.setitem(settings, "OPTIONS", {**settings["OPTIONS"], "sslmode": "disable"})
+        yield proxy
+    connection.close()
+    proxy.close()
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mysql"], indirect=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_that_is_cut_after_commit_was_sent_replays_its_own_result(
+    alias: str, play: Play, ledger: Ledger, proxy: CuttingProxy, kind: str
+) -> None:
+    def charge() -> Any:
+        Note.objects.using(alias).create(text="charged")
+        proxy.arm()
+        return ledger.add({"id": 7})
+
+    done = attempt(play(lambda context: getattr(context, kind)("charge", charge)))
+    assert proxy.cuts == 1
+    assert (done.status, done.result, done.attempts) == (JobStatus.DONE, {"id": 7}, 1)
+    assert (len(ledger), Note.objects.using(alias).count()) == (1, 1)
+    assert entry(done).status == EntryStatus.DONE
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_answer_to_the_start_of_a_step_may_be_lost(alias: str, play: Play, ledger: Ledger, stored: bool) -> None:
+    def handler(context: JobContext) -> Any:
+        context.step("warm up", lambda: None)
+        with commit_fails(alias, number=1, stored=stored):
+            return context.step("charge", ledger.add, "paid")
+
+    done = attempt(play(handler))
+    assert (done.status, done.result, len(ledger)) == (JobStatus.DONE, "paid", 1)
+
+
+@pytest.mark.parametrize("kind", ["step", "idempotent_step"])
+def test_a_server_that_finishes_a_commit_after_we_have_looked_is_not_taken_for_somebody_else(
+    alias: str, play: Play, ledger: Ledger, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Journal._stored
+    looks: list[Any] = []
+
+    def too_early(journal: Journal, key: str, status: EntryStatus) -> int | None:
+        looks.append(None if not looks else stored(journal, key, status))
+        return looks[-1]
+
+    def handler(context: JobContext) -> Any:
+        context.step("warm up", lambda: None)
+        monkeypatch.setattr(Journal, "_stored", too_early)
+        with commit_fails(alias, number=2 if kind == "step" else 1, stored=True):
+            return getattr(context, kind)("charge", ledger.add, "paid")
+
+    done = attempt(play(handler))
+    assert (done.status, done.result, len(ledger), len(looks)) == (JobStatus.DONE, "paid", 1, 2)
+
+
+@on_sqlite
+@pytest.mark.parametrize("clause", [ZeroDivisionError, Exception, BaseException])
+def test_an_outcome_that_cannot_be_stored_for_a_whole_lease_stops_the_run(
+    alias: str, play: Play, ledger: Ledger, clause: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the handler catches: the step stays started, and the next worker finds it in doubt."""
+
+    def unreachable(*args: Any, **kwargs: Any) -> Any:
+        raise OperationalError("no route to the database")
+
+    def charge() -> None:
+        ledger.add()
+        monkeypatch.setattr(Journal, "_in_transaction", unreachable)
+        monkeypatch.setattr(Journal, "_stored", unreachable)
+
+    def handler(context: JobContext) -> str:
+        for name, function in (("charge", charge), ("ship", ledger.add)):
+            with contextlib.suppress(clause):
+                context.step(name, function)
+        return "all is well"
+
+    job = play(handler)
+    lost = Worker(["default"], heartbeat=False, lease=0.05).run_once()
+    assert lost is not None
+    assert lost.status == JobStatus.IN_PROGRESS
+    monkeypatch.undo()
+    jobs().filter(pk=job.pk).update(lease_expires_at=job.enqueued_at)
+    assert attempt(job).status == JobStatus.BLOCKED
+    assert (len(ledger), entries(job).count()) == (1, 1)

@@ -1,0 +1,147 @@
+"""``manage.py gnlqueue``: what a person, or a script, asks of the queue from a shell."""
+
+import json
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from gnlqueue import queue
+from gnlqueue.models import Job, JobStatus
+from tests.app import tasks
+from tests.worker.conftest import drain, on_sqlite, row
+
+Capture = pytest.CaptureFixture[str]
+
+
+def gnlqueue(*words: Any) -> int:
+    """Run the command; its exit status."""
+    try:
+        call_command("gnlqueue", *map(str, words))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def dead(*args: Any) -> Job:
+    """A dead job of the task `fail`."""
+    job = tasks.fail.using(max_attempts=1).enqueue(*args)
+    drain()
+    return row(job)
+
+
+def test_stats(alias: str, capsys: Capture) -> None:
+    dead()
+    tasks.nothing.enqueue()
+    tasks.work_elsewhere.enqueue()
+
+    assert gnlqueue("stats") == 0
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert lines == {
+        "ready": "2", "scheduled": "0", "in_progress": "0", "expired": "0", "blocked": "0", "done": "0", "dead": "1",
+        "cancelled": "0", "total": "3",
+    }  # fmt: skip
+
+    assert gnlqueue("stats", "--json", "--queue", "other") == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 1
+
+
+def test_dead(alias: str, capsys: Capture) -> None:
+    assert gnlqueue("dead") == 0
+    assert "No dead jobs." in capsys.readouterr().out
+    job = dead("no ✓ paper")
+
+    assert gnlqueue("dead") == 0
+    shown = capsys.readouterr().out
+    assert f"job {job.pk}  tests.app.tasks.fail('no ✓ paper')  queue default, 1 attempts, " in shown
+    assert "RuntimeError: no ✓ paper" in shown
+
+    assert gnlqueue("dead", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) | {"finished_at": None} == {
+        "id": job.pk,
+        "task_name": "tests.app.tasks.fail",
+        "queue_name": "default",
+        "args": ["no ✓ paper"],
+        "kwargs": {},
+        "attempts": 1,
+        "finished_at": None,
+        "last_error": "RuntimeError: no ✓ paper",
+    }
+
+    assert gnlqueue("dead", "--traceback-of", job.pk) == 0
+    shown = capsys.readouterr().out
+    assert "attempt 1 on " in shown
+    assert "raise RuntimeError(message)\nRuntimeError: no ✓ paper" in shown
+
+
+@on_sqlite
+def test_redacted_arguments_are_not_shown(alias: str, capsys: Capture, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["message"]}
+    tasks.fail.using(max_attempts=1).enqueue(message="4111 1111")
+    tasks.fail.using(max_attempts=1).enqueue("4222 2222")
+    drain()
+    Job.objects.using(alias).update(last_error="card refused")
+
+    gnlqueue("dead")
+    gnlqueue("dead", "--json")
+
+    shown = capsys.readouterr().out
+    assert "4111" not in shown
+    assert "message='***'" in shown
+    assert "4222" not in shown  # positional arguments have no name in the row: none of them is shown
+
+
+def test_retry(alias: str, capsys: Capture) -> None:
+    first, second, other = dead(), dead(), tasks.nothing.enqueue()
+
+    assert gnlqueue("retry", first.pk) == 0
+    assert capsys.readouterr().out == f"job {first.pk}  tests.app.tasks.fail: ready again\n"
+    assert (row(first).status, row(first).attempts, row(second).status) == (JobStatus.READY, 0, JobStatus.DEAD)
+
+    assert gnlqueue("retry", "--all-dead") == 0
+    assert row(second).status == JobStatus.READY
+
+    # What can be done is done, and the status says that not all could.
+    third = dead()
+    assert gnlqueue("retry", other.pk, third.pk, 10**9) == 1
+    answer = capsys.readouterr()
+    assert f"job {other.pk} (tests.app.tasks.nothing) is" in answer.err
+    assert "There is no job 1000000000" in answer.err
+    assert row(third).status == JobStatus.READY
+
+
+@on_sqlite
+def test_retry_wants_to_know_what(alias: str) -> None:
+    with pytest.raises(CommandError, match="Name the jobs to retry, or say --all-dead"):
+        gnlqueue("retry")
+    with pytest.raises(CommandError, match="Name the jobs to retry, or say --all-dead"):
+        gnlqueue("retry", 1, "--all-dead")
+
+
+def test_cancel(alias: str, capsys: Capture) -> None:
+    running, waiting = tasks.nothing.using(priority=1).enqueue(), tasks.nothing.enqueue()
+    assert queue.claim(worker_id="w") is not None
+
+    assert gnlqueue("cancel", running.pk, waiting.pk) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"job {running.pk}  tests.app.tasks.nothing: asked to stop",
+        f"job {waiting.pk}  tests.app.tasks.nothing: cancelled",
+    ]
+    assert row(running).cancel_requested_at is not None
+    assert gnlqueue("cancel", 10**9) == 1
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stats", "--database", "elsewhere"], "DATABASES has no alias 'elsewhere'"),
+        (["stats", "--queue", "No Queue"], "'No Queue' is not a queue name"),
+        (["dead", "--traceback-of", "12345"], "There is no job 12345"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_questions_that_have_no_answer(alias: str, words: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        gnlqueue(*words)

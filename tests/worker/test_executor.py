@@ -1,0 +1,336 @@
+"""What becomes of a job by what its task returns or raises; in an embedded worker, on every database."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import DataError
+
+import gnlqueue
+from gnlqueue import queue, signals
+from gnlqueue.models import Job, JobAttempt, JobStatus
+from gnlqueue.queue import transitions
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.worker import executor
+from gnlqueue.worker.loop import Worker
+from tests.app import tasks
+from tests.app.events import open_gate, told
+from tests.app.models import Note
+from tests.worker.conftest import drain, on_sqlite, row, until_status, until_told
+
+
+def run(task: Any, *args: Any, **options: Any) -> Job:
+    """Enqueue, run all that is due, and return the job as it then is."""
+    job = task.enqueue(*args)
+    drain(**options)
+    return row(job)
+
+
+@pytest.mark.parametrize("value", [None, 0, "", "naïve ✓", [1, {"a": None}], 2**53 + 1, 1.5, False], ids=repr)
+@on_sqlite
+def test_result_is_stored(alias: str, value: Any) -> None:
+    job = run(tasks.give, value)
+
+    assert (job.status, job.result, job.attempts, job.last_error) == (JobStatus.DONE, value, 1, None)
+    assert job.finished_at is not None
+    assert job.lease_expires_at is None
+
+
+def test_many_results_at_once(alias: str) -> None:
+    values = [None, 1, "two", {"three": [3]}] * 20
+    ids = gnlqueue.enqueue_many(tasks.give.bind(value) for value in values)
+
+    drain()
+
+    found = Job.objects.using(alias).in_bulk(ids)
+    assert [found[id].result for id in ids] == values
+    assert {job.status for job in found.values()} == {JobStatus.DONE}
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": float("nan")}, "a\0b", "\udc80", b"bytes", object(), "x" * 2000], ids=lambda value: repr(value)[:20]
+)
+def test_result_that_cannot_be_stored_leaves_the_job_done(
+    alias: str, value: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "MAX_PAYLOAD_BYTES": 1000}
+    monkeypatch.setattr(tasks, "UNSENDABLE", value)
+
+    job = run(tasks.return_unsendable)
+
+    assert (job.status, job.result, job.attempts) == (JobStatus.DONE, None, 1)
+    assert f"job {job.pk} (tests.app.tasks.return_unsendable) is done, but its result was not stored" in caplog.text
+
+
+def test_result_that_the_database_refuses_leaves_the_job_done(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the reason: the others of the group are written, and this one without its result."""
+    complete_many = transitions.complete_many
+
+    def refuse(done: Any, **options: Any) -> Any:
+        if any(result == "refused" for _, result in done):
+            raise DataError("no such character")
+        return complete_many(done, **options)
+
+    monkeypatch.setattr(transitions, "complete_many", refuse)
+    ids = gnlqueue.enqueue_many(tasks.give.bind(value) for value in ["one", "refused", "three"])
+
+    drain()
+
+    jobs = Job.objects.using(alias).in_bulk(ids)
+    assert [(jobs[id].status, jobs[id].result) for id in ids] == [("done", "one"), ("done", None), ("done", "three")]
+    assert "the database refused its result: no such character" in caplog.text
+
+
+def test_failure_is_retried_until_the_attempts_are_used_up(alias: str) -> None:
+    job = run(tasks.fail)
+
+    assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
+    assert job.last_error == "RuntimeError: no paper"
+    attempts = JobAttempt.objects.using(alias).order_by("number")
+    assert [(each.number, each.exception_class) for each in attempts] == [
+        (1, "builtins.RuntimeError"),
+        (2, "builtins.RuntimeError"),
+    ]
+    assert "raise RuntimeError(message)\nRuntimeError: no paper" in attempts[0].error
+
+
+def test_later_attempt_succeeds(alias: str) -> None:
+    job = run(tasks.fail_first, 2)
+
+    assert (job.status, job.attempts, job.result, job.last_error) == (JobStatus.DONE, 3, "attempt 3", None)
+
+
+@pytest.mark.parametrize("message", ["a\0b", "lone \udc80 surrogate", "✓ " * 20_000], ids=["NUL", "surrogate", "long"])
+def test_text_of_an_exception_never_stops_its_record(alias: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "UNSENDABLE", message)
+
+    job = run(tasks.raise_unsendable)
+
+    assert job.status == JobStatus.DEAD
+    assert job.last_error.startswith("RuntimeError: ")
+    assert "RuntimeError: " in JobAttempt.objects.using(alias).get().error
+
+
+def test_failure_whose_text_the_database_refuses_is_recorded_without_it(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail = transitions.fail
+
+    def refuse(claimed: Any, reason: Any, **options: Any) -> Any:
+        if isinstance(reason, RuntimeError):
+            raise DataError("no such character")
+        return fail(claimed, reason, **options)
+
+    monkeypatch.setattr(transitions, "fail", refuse)
+
+    job = run(tasks.fail)
+
+    assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
+    assert job.last_error == "RuntimeError, with a text that the database refused"
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        pytest.param(tasks.raise_system_exit.using(max_attempts=1), "SystemExit: 3", id="SystemExit"),
+        pytest.param(tasks.raise_keyboard_interrupt, "KeyboardInterrupt", id="KeyboardInterrupt"),
+        pytest.param(tasks.araise_keyboard_interrupt, "KeyboardInterrupt", id="KeyboardInterrupt, async def"),
+    ],
+)
+def test_no_exception_of_a_task_ends_the_worker(alias: str, task: gnlqueue.Task, error: str) -> None:
+    job = task.enqueue()
+    others = [tasks.nothing.enqueue(), tasks.aask_current_context.enqueue()]
+
+    drain()
+
+    assert (row(job).status, row(job).last_error) == (JobStatus.DEAD, error)
+    assert [row(each).status for each in others] == [JobStatus.DONE] * 2
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("function", "task"),
+    [("run_sync", tasks.nothing), ("run_async", tasks.aask_current_context)],
+    ids=["def", "async def"],
+)
+def test_error_of_the_package_itself_fails_the_job(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str, task: gnlqueue.Task
+) -> None:
+    """Not even a bug may leave a job held for ever."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("our own mistake")
+
+    monkeypatch.setattr(executor, function, broken)
+
+    job = run(task.using(max_attempts=1))
+
+    assert (job.status, job.last_error) == (JobStatus.DEAD, "ZeroDivisionError: our own mistake")
+    assert "could not be run" in caplog.text
+
+
+def test_retry_and_give_up(alias: str) -> None:
+    later = tasks.ask_to_retry.enqueue(3600)
+    often = tasks.ask_to_retry.using(max_attempts=2).enqueue(0)
+    never = tasks.give_up.enqueue()
+
+    drain()
+
+    assert row(later).status == JobStatus.SCHEDULED
+    assert 3590 < (row(later).run_at - row(later).last_attempted_at).total_seconds() < 3610
+    assert (row(often).status, row(often).attempts) == (JobStatus.DEAD, 2)
+    assert "not yet" in row(often).last_error
+    assert (row(never).status, row(never).attempts) == (JobStatus.DEAD, 1)
+    assert "the order is gone" in row(never).last_error
+
+
+@pytest.mark.parametrize(
+    ("name", "attempts"),
+    [("OSError", 2), ("FileNotFoundError", 1), ("ValueError", 1)],
+    ids=["retry_for", "give_up_on goes first", "not in retry_for"],
+)
+def test_classes_of_exceptions_decide(alias: str, name: str, attempts: int) -> None:
+    job = run(tasks.raise_named, name)
+
+    assert (job.status, job.attempts) == (JobStatus.DEAD, attempts)
+
+
+def test_classes_of_a_call_go_before_the_tasks(alias: str) -> None:
+    job = run(tasks.raise_named.using(retry_for=ValueError, give_up_on=()), "ValueError")
+
+    assert job.attempts == 2
+
+
+def test_unknown_task_is_postponed_uncounted_and_dead_after_the_grace(
+    alias: str, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = queue.enqueue("shop.tasks.new_in_this_release")
+
+    drain()
+
+    postponed = row(job)
+    assert (postponed.status, postponed.attempts) == (JobStatus.SCHEDULED, 0)
+    assert postponed.unknown_since is not None
+    assert "'shop.tasks.new_in_this_release'" in postponed.last_error
+    assert "is the deploy complete?" in caplog.text
+
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "UNKNOWN_TASK_GRACE_SECONDS": 0}
+    queue.reschedule(job, timedelta())
+    drain()
+
+    assert (row(job).status, row(job).attempts) == (JobStatus.DEAD, 0)
+
+
+def test_cancel_while_it_runs(alias: str, in_thread: Any) -> None:
+    polite, rude, deaf = (
+        tasks.check_in_loop.enqueue(),
+        tasks.check_in_loop.enqueue(swallow=True),
+        tasks.wait.enqueue(),
+    )
+    in_thread(Worker())
+    until_told("began", 3)
+
+    for job in (polite, rude, deaf):
+        assert queue.cancel(job).status == JobStatus.IN_PROGRESS
+
+    assert until_status(polite, JobStatus.CANCELLED).finished_at is not None
+    # What caught the interrupt has not undone it.
+    assert until_status(rude, JobStatus.CANCELLED).result is None
+    open_gate("go")
+    # And a handler that finishes first is done.
+    until_status(deaf, JobStatus.DONE)
+    assert [each["by"] for each in told() if each["what"] == "interrupted"] == ["JobCancelled"] * 2
+
+
+def test_check_notices_that_the_lease_is_lost(alias: str, in_thread: Any, caplog: pytest.LogCaptureFixture) -> None:
+    job = tasks.check_in_loop.enqueue()
+    in_thread(Worker(heartbeat=False, lease=60))
+    until_told("began")
+
+    Job.objects.using(alias).filter(pk=job.pk).update(status=JobStatus.READY, queue_name="elsewhere")
+
+    assert until_told("interrupted")["by"] == "JobPreempted"
+
+
+@pytest.mark.parametrize("task", [tasks.ask_current_context, tasks.aask_current_context], ids=["def", "async def"])
+def test_current_context(alias: str, task: gnlqueue.Task) -> None:
+    job = run(task)
+
+    expected = [job.pk, 1, f"job:{job.pk}", "tests.app.tasks.ask_current_context"]
+    assert job.result == expected[: len(job.result)]
+    with pytest.raises(LookupError):
+        gnlqueue.current_context()
+
+
+def test_signals(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Any] = []
+    receivers = {
+        signals.job_started: lambda job, **_: heard.append(("started", job.id, job.attempts)),
+        signals.job_attempt_failed: lambda job, error, **_: heard.append(("failed", job.id, type(error).__name__)),
+        signals.job_finished: lambda job_id, status, task_name, **_: heard.append(("finished", job_id, str(status))),
+    }
+
+    def broken(**_: Any) -> None:
+        raise ValueError("a receiver's own problem")
+
+    try:
+        for signal, receiver in receivers.items():
+            signal.connect(receiver)
+        signals.job_finished.connect(broken)
+        good, bad, later = tasks.nothing.enqueue(), tasks.fail.enqueue(), tasks.aask_current_context.enqueue()
+        drain(concurrency=1)
+    finally:
+        for signal, receiver in receivers.items():
+            signal.disconnect(receiver)
+        signals.job_finished.disconnect(broken)
+
+    assert [each for each in heard if each[1] == good.pk] == [("started", good.pk, 1), ("finished", good.pk, "done")]
+    assert [each for each in heard if each[1] == bad.pk] == [
+        ("started", bad.pk, 1),
+        ("failed", bad.pk, "RuntimeError"),
+        ("started", bad.pk, 2),
+        ("finished", bad.pk, "dead"),
+        ("failed", bad.pk, "RuntimeError"),
+    ]
+    assert ("started", later.pk, 1) in heard
+    assert row(good).status == JobStatus.DONE
+    assert "a receiver's own problem" in caplog.text
+
+
+def test_on_error(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+
+    def on_error(claimed: gnlqueue.ClaimedJob, error: BaseException) -> None:
+        # After the failure is recorded, not before.
+        seen.append((claimed.id, str(error), JobAttempt.objects.using(alias_of(None)).count()))
+        raise ValueError("a hook's own problem")
+
+    job = run(tasks.fail, on_error=on_error)
+
+    assert seen == [(job.pk, "no paper", 1), (job.pk, "no paper", 2)]
+    assert job.status == JobStatus.DEAD
+    assert "a hook's own problem" in caplog.text
+
+
+@on_sqlite
+def test_task_that_leaves_a_transaction_open_does_not_spoil_the_next_one(alias: str) -> None:
+    tasks.leave_transaction_open.enqueue()
+    gnlqueue.enqueue_many(tasks.write_note.bind(str(number)) for number in range(3))
+
+    drain(concurrency=1)
+
+    assert Note.objects.using(alias).count() == 3
+
+
+@on_sqlite
+def test_job_whose_attempts_were_used_up_by_crashes_is_not_run(alias: str) -> None:
+    """Rescued by a process that did not know the task, and so not its limit."""
+    job = tasks.tell.using(max_attempts=2).enqueue()
+    Job.objects.using(alias).filter(pk=job.pk).update(attempts=2)
+
+    drain()
+
+    assert row(job).status == JobStatus.DEAD
+    assert told() == []

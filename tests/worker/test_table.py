@@ -1,0 +1,106 @@
+"""The table in shared memory through which a worker and its heartbeat talk."""
+
+import os
+from typing import Any
+
+import pytest
+
+from gnlqueue.worker.table import LeaseTable, Owner, Stage
+
+
+class Claimed:
+    """As much of a claimed job as a table asks for."""
+
+    def __init__(self, id: int, lease_token: int = 1) -> None:
+        self.id = id
+        self.lease_token = lease_token
+
+
+def job(id: int, token: int = 1) -> Any:
+    return Claimed(id, token)
+
+
+@pytest.fixture
+def table() -> LeaseTable:
+    made = LeaseTable(3)
+    made.assign("host-1-ab")
+    return made
+
+
+def test_what_is_held_is_published(table: LeaseTable) -> None:
+    table.hold(job(7, 3))
+    table.hold(job(2**60, 2**50))
+    table.advance(job(7, 3), Stage.BEGUN)
+
+    assert [(held.pair, held.stage) for held in table] == [((7, 3), Stage.BEGUN), ((2**60, 2**50), Stage.HELD)]
+    assert table.worker_id == "host-1-ab"
+    table.drop(job(7, 3))
+    assert table.pairs() == {(2**60, 2**50)}
+
+
+def test_places_are_used_again(table: LeaseTable) -> None:
+    for number in range(100):
+        table.hold(job(number))
+        table.hold(job(1000 + number))
+        table.drop(job(number))
+        table.drop(job(1000 + number))
+    assert table.pairs() == set()
+
+
+def test_answer_for_the_place_s_last_job_is_not_taken_for_the_next_one(table: LeaseTable) -> None:
+    table.hold(job(1))
+    (seen,) = table
+    table.drop(job(1))
+    table.hold(job(2))
+    at = table.confirmed_at(job(2))
+
+    table.confirm(seen, at=1.0)
+    table.mark_lost(seen)
+
+    assert table.confirmed_at(job(2)) == at
+    assert not table.is_lost(job(2))
+
+
+def test_answers_of_the_heartbeat(table: LeaseTable) -> None:
+    table.hold(job(1))
+    (held,) = table
+
+    table.confirm(held, at=12.5)
+    assert table.confirmed_at(job(1)) == 12.5
+    assert not table.is_lost(job(1))
+    table.mark_lost(held)
+
+    assert table.is_lost(job(1))
+    assert not table.is_lost(job(5))
+    assert table.confirmed_at(job(5)) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # pytest's; the child does no more than this
+def test_another_process_sees_what_is_written(table: LeaseTable) -> None:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        table.hold(job(5, 2))
+        table.owner = Owner.STOPPED
+        os.write(writing, b"x")
+        os._exit(0)
+    os.read(reading, 1)
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+
+    assert table.pairs() == {(5, 2)}
+    assert table.owner is Owner.STOPPED
+
+
+def test_cleared_table_is_free_for_another_worker(table: LeaseTable) -> None:
+    table.owner, table.pid = Owner.CRASHED, 12
+    table.hold(job(5, 2))
+
+    table.clear()
+    assert (table.owner, table.pid, table.worker_id, list(table)) == (Owner.NONE, 0, "", [])
+    table.assign("x" * 200)
+
+    assert table.worker_id == "x" * 100
+    table.hold(job(5, 2))
+    assert not table.is_lost(job(5, 2))

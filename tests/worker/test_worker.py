@@ -1,0 +1,319 @@
+"""`Worker` embedded in a program: ``run_once``, ``run``, ``stop``, and what it does when the database lets it down."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, transaction
+
+import gnlqueue
+from gnlqueue import queue
+from gnlqueue.models import Job, JobStatus, WorkerProcess
+from gnlqueue.queue import claiming, transitions
+from gnlqueue.worker import outcomes
+from gnlqueue.worker.loop import Worker
+from tests.app import tasks
+from tests.app.events import open_gate, told
+from tests.worker.conftest import count, drain, on_sqlite, row, until_all, until_status, until_told
+from tests.worker.processes import until
+
+InThread = Callable[[Worker], Any]
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, when: str, at: int = 1) -> None:
+    """Let a function lose its connection, once, before it does anything or after it did everything."""
+    function = getattr(module, name)
+    calls = 0
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        result = None if when == "before" else function(*args, **kwargs)
+        if when == "before" or result:
+            calls += 1
+            if calls == at:
+                raise OperationalError("server closed the connection unexpectedly")
+        return function(*args, **kwargs) if when == "before" else result
+
+    monkeypatch.setattr(module, name, replaced)
+
+
+def test_run_once(alias: str) -> None:
+    worker = Worker()
+    assert worker.run_once() is None
+    low, high = tasks.give.enqueue(1), tasks.give.using(priority=5).enqueue(2)
+
+    first = worker.run_once()
+
+    assert first is not None
+    assert (first.pk, first.status, first.result, first.worker_id) == (high.pk, JobStatus.DONE, 2, worker.worker_id)
+    assert row(low).status == JobStatus.READY
+    assert worker.run_once() is not None
+    assert worker.run_once() is None
+
+
+def test_run_once_runs_async_tasks_too(alias: str) -> None:
+    tasks.aask_current_context.enqueue()
+
+    job = Worker().run_once()
+
+    assert job is not None
+    assert job.result == [job.pk, 1]
+
+
+def test_ctrl_c_in_run_once_gives_the_job_back(alias: str) -> None:
+    job = tasks.raise_keyboard_interrupt.enqueue()
+
+    with pytest.raises(KeyboardInterrupt):
+        Worker().run_once()
+
+    assert (row(job).status, row(job).attempts) == (JobStatus.READY, 0)
+
+
+def test_drain_runs_what_is_due_and_ends(alias: str) -> None:
+    due = [tasks.nothing.enqueue(), tasks.work_elsewhere.enqueue(), tasks.fail_first.enqueue()]
+    later = tasks.nothing.using(run_after=timedelta(hours=1)).enqueue()
+
+    drain()
+
+    assert [row(job).status for job in due] == [JobStatus.DONE] * 3
+    assert row(later).status == JobStatus.SCHEDULED
+    assert not WorkerProcess.objects.using(alias).exists()
+
+
+@on_sqlite
+def test_queues(alias: str) -> None:
+    here, elsewhere = tasks.nothing.enqueue(), tasks.work_elsewhere.enqueue()
+    queue.pause("other")
+
+    drain(queues=["other"])
+    assert row(elsewhere).status == JobStatus.READY  # paused
+    queue.resume("other")
+    drain(queues=["other"])
+
+    assert row(elsewhere).status == JobStatus.DONE
+    assert row(here).status == JobStatus.READY
+    assert Worker().queues == sorted({"default", "other", *Worker().queues})
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 0}, {"lease": -1}, {"poll_interval": "often"}, {"queues": ["Not A Queue"]}], ids=str
+)
+def test_options_that_cannot_be(alias: str, options: Any) -> None:
+    with pytest.raises((ValueError, gnlqueue.InvalidTask)):
+        Worker(**options)
+
+
+def test_def_and_async_def_share_the_slots(alias: str, in_thread: InThread) -> None:
+    ids = gnlqueue.enqueue_many(task.bind() for task in [tasks.wait, tasks.await_gate] * 3)
+    in_thread(Worker(concurrency=4))
+
+    until_told("began", 4)
+    assert count(status=JobStatus.IN_PROGRESS) == 4
+    assert len(told()) == 4
+    open_gate("go")
+
+    until_all(JobStatus.DONE)
+    results = Job.objects.using(alias).in_bulk(ids)
+    assert {results[id].result for id in ids[1::2]} == {"gnlqueue-asyncio"}  # one event loop for all of them
+
+
+def test_stop_finishes_what_runs(alias: str, in_thread: InThread) -> None:
+    job = tasks.wait.enqueue()
+    worker = Worker()
+    running = in_thread(worker)
+    until_told("began")
+    until(lambda: WorkerProcess.objects.using(alias).filter(worker_id=worker.worker_id).exists(), "the worker's row")
+
+    worker.stop()
+    open_gate("go")
+    running.result(10)
+
+    assert (row(job).status, row(job).attempts) == (JobStatus.DONE, 1)
+    assert not WorkerProcess.objects.using(alias).exists()
+
+
+def test_stop_at_once_releases_what_runs(alias: str, in_thread: InThread) -> None:
+    job = tasks.wait.enqueue()
+    worker = Worker()
+    running = in_thread(worker)
+    until_told("began")
+
+    worker.stop(at_once=True)
+    running.result(10)
+
+    assert (row(job).status, row(job).attempts) == (JobStatus.READY, 0)
+    open_gate("go")
+    until_told("ended")  # and what it brought is not written
+    assert row(job).status == JobStatus.READY
+
+
+@on_sqlite
+def test_ended_worker_leaves_no_thread_behind(alias: str) -> None:
+    before = set(threading.enumerate())
+    tasks.nothing.enqueue()
+    tasks.aask_current_context.enqueue()
+
+    drain()
+
+    names = ("gnlqueue-1", "gnlqueue-asyncio", "gnlqueue-heartbeat", "gnlqueue-wakeup")
+    left = lambda: [t.name for t in set(threading.enumerate()) - before if t.name in names]  # noqa: E731
+    until(lambda: not left(), "the end of its threads")
+
+
+# --- prefetch -----------------------------------------------------------------------------------------------------
+
+
+def a_worker_that_prefetches(in_thread: InThread) -> Worker:
+    """A running worker with one slot, which has learnt that tasks are short."""
+    gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(30))
+    worker = Worker(concurrency=1)
+    in_thread(worker)
+    until_all(JobStatus.DONE)
+    return worker
+
+
+def test_prefetched_job_that_does_not_begin_is_released(alias: str, in_thread: InThread) -> None:
+    a_worker_that_prefetches(in_thread)
+    with transaction.atomic(alias):
+        tasks.wait.using(priority=1).enqueue()
+        ids = gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(20))
+
+    until_told("began")
+    others = Job.objects.using(alias).filter(pk__in=ids)
+    assert others.filter(status=JobStatus.IN_PROGRESS).count() == 20
+    until(lambda: not others.exclude(status=JobStatus.READY).exists(), "the release of what was prefetched")
+    # And they are not claimed again by the worker that could not begin them.
+    assert set(others.values_list("status", "attempts", "lease_token")) == {(JobStatus.READY, 0, 1)}
+    open_gate("go")
+
+    until_all(JobStatus.DONE)
+    assert set(others.values_list("attempts", flat=True)) == {1}
+
+
+def test_last_attempt_is_never_prefetched(alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_worker_that_prefetches(in_thread)
+    monkeypatch.setattr("gnlqueue.worker.loop.PREFETCH_PATIENCE", 60)
+    with transaction.atomic(alias):
+        tasks.wait.using(priority=1).enqueue()
+        ids = gnlqueue.enqueue_many(tasks.nothing.using(max_attempts=1).bind() for _ in range(20))
+
+    until_told("began")
+    others = Job.objects.using(alias).filter(pk__in=ids)
+    until(lambda: not others.exclude(status=JobStatus.READY).exists(), "the release of last attempts")
+    open_gate("go")
+
+    until_all(JobStatus.DONE)
+    assert set(others.values_list("attempts", flat=True)) == {1}
+
+
+@on_sqlite
+def test_draining_worker_does_not_prefetch(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim_ready, limits = claiming.claim_ready, []
+
+    def spy(*args: Any, limit: int, **options: Any) -> Any:
+        limits.append(limit)
+        return claim_ready(*args, limit=limit, **options)
+
+    monkeypatch.setattr(claiming, "claim_ready", spy)
+    gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(50))
+
+    drain(concurrency=2)
+
+    assert max(limits) == 2
+
+
+# --- when the connection breaks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_claim_that_fails(alias: str, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Also where it was committed all the same: what stands in the worker's name goes back, uncounted."""
+    job = tasks.tell.enqueue()
+    fails_once(monkeypatch, claiming, "claim_ready", when=when)
+
+    drain()
+
+    assert (row(job).status, row(job).attempts) == (JobStatus.DONE, 1)
+    assert row(job).lease_token == (1 if when == "before" else 2)
+    assert len(told()) == 1
+
+
+def test_claim_that_fails_after_another_succeeded(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was claimed from the first queue runs, though the second one's claim failed."""
+    jobs = [tasks.nothing.enqueue(), tasks.work_elsewhere.enqueue()]
+    fails_once(monkeypatch, claiming, "claim_ready", when="before", at=2)
+
+    drain(queues=["default", "other"])
+
+    assert [(row(job).status, row(job).attempts) for job in jobs] == [(JobStatus.DONE, 1)] * 2
+
+
+def test_release_that_fails_is_tried_again(alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_worker_that_prefetches(in_thread)
+    fails_once(monkeypatch, transitions, "release_many", when="before")
+    with transaction.atomic(alias):
+        tasks.wait.using(priority=1).enqueue()
+        ids = gnlqueue.enqueue_many(tasks.nothing.using(max_attempts=1).bind() for _ in range(20))
+
+    until_told("began")
+    others = Job.objects.using(alias).filter(pk__in=ids)
+    until(lambda: not others.exclude(status=JobStatus.READY).exists(), "the release")
+    open_gate("go")
+    until_all(JobStatus.DONE)
+
+
+@pytest.mark.parametrize("function", ["complete_many", "fail"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_outcome_that_is_not_acknowledged_is_offered_again(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str, when: str
+) -> None:
+    """Every outcome is written, each is reported once, and nothing runs twice."""
+    caplog.set_level("INFO", "gnlqueue")
+    good = [tasks.tell.enqueue() for _ in range(3)]
+    bad = tasks.give_up.enqueue()
+    fails_once(monkeypatch, transitions, function, when=when)
+
+    drain(concurrency=4)
+
+    assert [(row(job).status, row(job).attempts) for job in good] == [(JobStatus.DONE, 1)] * 3
+    assert (row(bad).status, row(bad).attempts) == (JobStatus.DEAD, 1)
+    assert len(told()) == 3
+    for job in good:
+        assert caplog.text.count(f"done       tests.app.tasks.tell  job {job.pk}  ") == 1
+
+
+@on_sqlite
+def test_error_that_is_no_outage_is_not_hidden(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks.nothing.enqueue()
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(outcomes, "write", broken)
+
+    with pytest.raises(ZeroDivisionError):
+        drain()
+
+
+@on_sqlite
+def test_two_suspects_in_two_queues_run_one_after_the_other(alias: str) -> None:
+    jobs = [tasks.nothing.enqueue(), tasks.work_elsewhere.enqueue(), tasks.nothing.enqueue()]
+    Job.objects.using(alias).update(crashes=2)
+
+    drain()
+
+    assert [row(job).status for job in jobs] == [JobStatus.DONE] * 3
+
+
+def test_abandoned_job_is_rescued(alias: str, in_thread: InThread) -> None:
+    """Of a worker that is gone with its whole machine."""
+    job = tasks.give.enqueue(1)
+    assert queue.claim(worker_id="gone", lease=0.2) is not None
+
+    in_thread(Worker(poll_interval=0.05))
+
+    done = until_status(job, JobStatus.DONE)
+    assert (done.attempts, done.result) == (2, 1)
