@@ -137,6 +137,12 @@ class Job(models.Model):
         """The id of the job's durable run."""
         return f"job:{self.pk}"
 
+    @property
+    def entries(self) -> models.QuerySet[RunJournalEntry]:
+        """The journal of the job's run, in the order in which its steps began."""
+        rows = RunJournalEntry.objects.using(self._state.db).filter(run_id=self.run_id)
+        return rows.order_by("position", "id")
+
 
 class JobAttempt(models.Model):
     """One attempt that failed, timed out or was lost. Attempt numbers repeat (release, retry); tokens do not."""
@@ -199,6 +205,12 @@ class RunJournalEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key} of {self.run_id}"
+
+    @property
+    def job_id(self) -> int | None:
+        """The id of the job whose run this is; `None` for a run outside a job."""
+        prefix, _, number = self.run_id.partition(":")
+        return int(number) if prefix == "job" and number.isdigit() else None
 
 
 class StepNote(models.Model):

@@ -24,6 +24,7 @@ from gnlqueue.exceptions import DatabaseNotReady
 from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import leases, transitions
 from gnlqueue.queue.claimed import Pair
+from gnlqueue.worker import identity
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -81,7 +82,7 @@ class Heartbeat:
             rest = [pair for pair in self._in_name_of(table.worker_id) if pair not in known]
             self._end(overdue, begun, rest)
             _say_given_back(table.worker_id, begun, overdue, rest)
-            WorkerProcess.objects.using(self.database).filter(worker_id=table.worker_id).delete()
+            identity.forget(table.worker_id, self.database)
             table.clear()
 
     def _in_name_of(self, worker_id: str) -> list[Pair]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue as queues_
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,16 +17,14 @@ from gnlqueue import dialects, queue
 from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
-from gnlqueue.dialects import now as clock
 from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
-from gnlqueue.models import Job, WorkerProcess
-from gnlqueue.options import check_queue_name
+from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.registry import Task, default_queues
-from gnlqueue.worker import executor, outcomes, wakeup
+from gnlqueue.registry import Task
+from gnlqueue.worker import executor, identity, outcomes, wakeup
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
@@ -47,18 +42,6 @@ LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still l
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
 
 _WAKE, _STOP = "wake", "stop"
-
-
-def new_worker_id(prefix: str | None = None) -> str:
-    """Return an id that no worker has had before, also in a container that restarts under the same name and pid."""
-    return f"{(prefix or socket.gethostname())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def served_queues(queue_names: Sequence[str] | None) -> list[str]:
-    """Return the queues to serve: those asked for, else every queue that a registered task names, and `default`."""
-    if queue_names:
-        return list(dict.fromkeys(map(check_queue_name, queue_names)))
-    return default_queues()
 
 
 class Worker:
@@ -95,7 +78,7 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency!r}.")
-        self.queues = served_queues(queues)
+        self.queues = identity.served_queues(queues)
         self.database = alias_of(database)
         self.concurrency = concurrency
         self.lease = seconds(settings().LEASE_SECONDS if lease is None else lease, "lease")
@@ -103,7 +86,7 @@ class Worker:
         longest = self.poll_interval * POLLS_TO_LONGEST if max_poll_interval is None else max_poll_interval
         self.max_poll_interval = seconds(longest, "max_poll_interval") if backoff else self.poll_interval
         self.heartbeat = heartbeat
-        self.worker_id = worker_id or new_worker_id()
+        self.worker_id = worker_id or identity.new_worker_id()
         self.drain = drain
         self.shutdown_timeout = seconds(
             settings().SHUTDOWN_TIMEOUT_SECONDS if shutdown_timeout is None else shutdown_timeout, "shutdown_timeout"
@@ -223,7 +206,7 @@ class Worker:
             try:
                 with dedicated(self.database, beat) as connection:
                     require_tables(connection)
-                    self._register()
+                    identity.register(self.worker_id, self.queues, self.concurrency, self.database)
                     reached = True
                     while not self._finished():
                         delay = self._turn()
@@ -386,19 +369,6 @@ class Worker:
 
     # --- coming and going --------------------------------------------------------------------------------------------
 
-    def _register(self) -> None:
-        """Show this worker to people; the row is theirs, and no decision is taken from it."""
-        shown = {
-            "hostname": socket.gethostname()[:200],
-            "pid": os.getpid(),
-            "queues": self.queues,
-            "concurrency": self.concurrency,
-            "heartbeat_at": clock(),
-        }
-        WorkerProcess.objects.using(self.database).update_or_create(
-            worker_id=self.worker_id, defaults=shown, create_defaults={**shown, "started_at": clock()}
-        )
-
     def _leave(self) -> None:
         """Give back what still runs: embedded here, else by the heartbeat process once this process has ended."""
         unfinished = len(self._holdings) - len(self._holdings.overdue)
@@ -409,7 +379,7 @@ class Worker:
         try:
             transitions.end_overdue([each.pair for each in self._holdings.overdue], OVERDUE, using=self.database)
             transitions.release_many(list(self._holdings))  # the guard leaves out the overdue ones
-            WorkerProcess.objects.using(self.database).filter(worker_id=self.worker_id).delete()
+            identity.forget(self.worker_id, self.database)
         except (*ConnectionProblem, GnlqueueError) as error:
             logger.error("What this worker held could not be given back; its leases will run out. %s", error)
         self._holdings.drop(self._holdings)

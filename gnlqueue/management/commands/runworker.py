@@ -22,7 +22,8 @@ from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.options import check_queue_name
 from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
-from gnlqueue.worker.loop import Worker, served_queues
+from gnlqueue.worker.identity import served_queues
+from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.supervisor import EXIT_NOT_READY, PARENT, Supervisor
 
 

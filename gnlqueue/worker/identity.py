@@ -1,0 +1,44 @@
+"""Who a worker is: its id, the queues it serves, and the row by which people see it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import WorkerProcess
+from gnlqueue.options import check_queue_name
+from gnlqueue.registry import default_queues
+
+
+def new_worker_id(prefix: str | None = None) -> str:
+    """Return an id that no worker has had before, also in a container that restarts under the same name and pid."""
+    return f"{(prefix or socket.gethostname())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def served_queues(queue_names: Sequence[str] | None) -> list[str]:
+    """Return the queues to serve: those asked for, else every queue that a registered task names, and `default`."""
+    if queue_names:
+        return list(dict.fromkeys(map(check_queue_name, queue_names)))
+    return default_queues()
+
+
+def register(worker_id: str, queue_names: Sequence[str], concurrency: int, database: str) -> None:
+    """Show a worker to people; the row is theirs, and no decision is taken from it."""
+    shown = {
+        "hostname": socket.gethostname()[:200],
+        "pid": os.getpid(),
+        "queues": list(queue_names),
+        "concurrency": concurrency,
+        "heartbeat_at": clock(),
+    }
+    WorkerProcess.objects.using(database).update_or_create(
+        worker_id=worker_id, defaults=shown, create_defaults={**shown, "started_at": clock()}
+    )
+
+
+def forget(worker_id: str, database: str) -> None:
+    """Show a worker no more."""
+    WorkerProcess.objects.using(database).filter(worker_id=worker_id).delete()
