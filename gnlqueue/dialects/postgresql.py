@@ -67,5 +67,7 @@ class PostgreSQLDialect(Dialect):
             "connect_timeout": max(round(timeout), 2),  # libpq takes whole seconds, of which 1 means 2
             "tcp_user_timeout": round(timeout * 1000),
             "keepalives_idle": max(round(timeout), 1),
+            "keepalives_interval": max(round(timeout / 3), 1),
+            "keepalives_count": 3,
             "isolation_level": IsolationLevel.READ_COMMITTED,
         }

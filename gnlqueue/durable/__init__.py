@@ -11,6 +11,7 @@ entries       the journal: read once, written under the fence
 replay        keys of steps, and whether the code asks for what the journal holds
 atomic        the transaction of an `atomic_step`
 protocol      what a step asks of its driver: a generator, run by a thread or by an event loop
+base          what the kinds of step share: trying again, storing what came of it
 kinds         the three kinds of step, and what each outcome means for them
 steps         the steps as a handler calls them
 run           `Run`: one durable execution

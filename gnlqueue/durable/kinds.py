@@ -20,9 +20,9 @@ happened, and nothing else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from django.db import DatabaseError
 
@@ -30,178 +30,23 @@ from gnlqueue import dialects, payloads
 from gnlqueue.answers import Happened, NotHappened, Unknown
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import atomic, protocol
+from gnlqueue.durable.base import Step, TryAgain, described_error, shown
 from gnlqueue.durable.entries import (
     ATOMIC,
     IDEMPOTENT,
-    LONGEST_NOTE,
     NOW,
     SLEEP,
     STEP,
     Entry,
-    Journal,
     ResultNotStored,
     encode_result,
 )
-from gnlqueue.durable.options import StepOptions
-from gnlqueue.durable.protocol import Answer, Call, Flow, Pause, Protocol
-from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, StepFailed
-from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.durable.protocol import Answer, Call, Pause, Protocol
+from gnlqueue.exceptions import JobBlocked, JobGivenUp, StepFailed
+from gnlqueue.models import EntryStatus
 from gnlqueue.queue.transactions import FIRST_PAUSE, TRIES
-from gnlqueue.registry import dotted
-
-if TYPE_CHECKING:
-    from gnlqueue.durable.run import Run
 
 logger = logging.getLogger("gnlqueue")
-
-
-class _TryAgain(Exception):
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
-
-
-class Step:
-    """One step that the code asked for; `entry` is what the journal has of it, `None` where it is new."""
-
-    kind: str
-
-    def __init__(
-        self,
-        run: Run,
-        journal: Journal,
-        key: str,
-        caller: Flow,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        args_hash: str | None,
-        options: StepOptions,
-        entry: Entry | None,
-    ) -> None:
-        self.run = run
-        self.journal = journal
-        self.key = key
-        self.caller = caller
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.args_hash = args_hash
-        self.options = options
-        self.entry = entry
-        self.tries = 0
-
-    def perform(self) -> Protocol:
-        """Replay the step, or do it; return its result."""
-        entry = self.entry
-        if entry is not None and entry.status == EntryStatus.DONE:
-            return payloads.decode(entry.result)
-        if entry is not None and entry.sealed:
-            raise self.failed(cast(dict[str, Any], entry.error))
-        recovered = yield from self.settle()
-        if recovered is not None:
-            return recovered.result
-        while True:
-            self.run.begin_only_if_wanted(self.key)
-            self.tries += 1
-            try:
-                return (yield from self.attempt())
-            except _TryAgain as again:
-                pause = again.pause
-            yield Pause(pause)
-
-    def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
-        """Settle what an earlier attempt left open; return its result where it is known to have happened."""
-        return None
-        yield  # a generator, as those of the other kinds ask questions
-
-    def attempt(self) -> Protocol:
-        """Begin the step, call its function and store what came of it."""
-        raise NotImplementedError
-
-    def call(self) -> Call:
-        """Return the request to call the step's function."""
-        return self.question(self.function)
-
-    def question(self, function: Callable[..., Any]) -> Call:
-        """Return the request to call a function with the step's arguments."""
-        return Call(function, self.args, self.kwargs, (self.run.run_id, self.key))
-
-    def look_whether_held(self) -> None:
-        """Stop the run where it is lost or cancelled; costs no commit."""
-        stops = self.run.fence.why_lost()
-        if stops is not None:
-            self.run.stop(stops)
-
-    # --- storing -----------------------------------------------------------------------------------------------------
-
-    def record(self, status: EntryStatus, *, evidence: str, starting: bool = False, **values: Any) -> None:
-        """Store the step's outcome; where the fence is lost, keep what it brought back as evidence and stop."""
-        try:
-            if self.entry is None:
-                self.entry = self.journal.insert(
-                    self.key, self.kind, self.args_hash, status, starting=starting, **values
-                )
-            else:
-                self.journal.change(self.entry, status, starting=starting, **values)
-        except JobInterrupt as stops:
-            if self.entry is not None:
-                self.note(f"A worker that no longer held the run came back from this step. {stops}", evidence)
-            self.run.stop(stops)
-
-    def note(self, why: str, value: str) -> None:
-        """Keep evidence for whoever has to decide; what stops the run does so whether or not this can be stored."""
-        by = f"token {self.run.fence.token}"
-        try:
-            self.journal.note(cast(Entry, self.entry), StepNote.Kind.EVIDENCE, by, why, value)
-        except DatabaseError:
-            logger.exception("Evidence on the step %r of %r is lost: %s %s", self.key, self.run.run_id, why, value)
-
-    def store_result(self, value: Any) -> Any:
-        """Store what the function returned, and return what a replay will.
-
-        Raises `ResultNotStored` where JSON or the database cannot carry it.
-        """
-        text = encode_result(value)
-        try:
-            self.record(EntryStatus.DONE, evidence=text, result=text, error=None)
-        except DatabaseError as error:  # a full disk, a character set that cannot carry it
-            raise ResultNotStored(f"The database refused the step's result: {error}") from error
-        return payloads.decode(text)
-
-    def store_failure(self, error: BaseException, *, sealed: bool) -> StepFailed:
-        """Store that the step is known not to have happened; a sealed failure stays."""
-        described = {**_described(error), "sealed": sealed, "final": sealed}
-        self.record(EntryStatus.FAILED, evidence=_shown(error), error=described)
-        return self.failed(described)
-
-    def seal(self, failed: StepFailed) -> None:
-        """Let a failure stay: the handler caught it and went on, so a replay must take the same branch."""
-        described = {"classes": list(failed.classes), "message": failed.message, "sealed": True}
-        self.record(EntryStatus.FAILED, evidence=failed.message, error=described)
-
-    def failed(self, described: dict[str, Any]) -> StepFailed:
-        """Return the error that the handler sees, for what is stored of it."""
-        return StepFailed(self.key, described["classes"], described["message"], final=bool(described.get("final")))
-
-    def after_error(self, error: BaseException) -> StepFailed:
-        """Return what the handler sees for an error after which the step did not happen, or may be repeated.
-
-        Raises `_TryAgain` where this attempt of the job tries the step once more.
-        """
-        if isinstance(error, (*self.options.final_errors, ResultNotStored)):
-            return self.store_failure(error, sealed=True)
-        if not isinstance(error, (Exception, *self.options.safe_errors)):
-            raise error  # an interrupt, a cancelled asyncio task: not an answer of the function
-        again = self.tries < self.options.max_attempts
-        failed = self.note_failure(error)
-        if again:
-            raise _TryAgain(self.options.backoff.delay(self.tries).total_seconds())
-        self.run.note_failure(self, failed)
-        return failed
-
-    def note_failure(self, error: BaseException) -> StepFailed:
-        """Remember a failure that another attempt may mend; written only if the handler goes on after it."""
-        return self.failed(_described(error))
 
 
 class AtLeastOnce(Step):
@@ -235,7 +80,7 @@ class ExactlyOnce(Step):
             raise self.after_error(rolled_back) from rolled_back
         except BaseException as error:
             if not self._begun and self._lost_a_race(error):
-                raise _TryAgain(FIRST_PAUSE * 2**self._races) from error
+                raise TryAgain(FIRST_PAUSE * 2**self._races) from error
             raise self.after_error(error) from error
         return result
         yield  # a generator, like those of the other kinds
@@ -288,7 +133,7 @@ class AtMostOnce(Step):
             try:
                 return self.store_result(answer.value)
             except ResultNotStored as unstorable:
-                self.note(str(unstorable), _shown(answer.value))
+                self.note(str(unstorable), shown(answer.value))
                 self.block("its result cannot be stored", unstorable)
         if not answer.called:  # so nothing happened
             self.store_failure(error, sealed=False)
@@ -316,7 +161,7 @@ class AtMostOnce(Step):
                 raise error
             return recovered.result
         if not isinstance(answer, NotHappened) and self.options.on_doubt != "rerun":
-            self.block(f"it raised {_shown(error)}", error)
+            self.block(f"it raised {shown(error)}", error)
         if ends_the_attempt:
             self.store_failure(error, sealed=False)
             raise error
@@ -339,14 +184,14 @@ class AtMostOnce(Step):
         try:
             return Happened(self.store_result(answer.result))
         except ResultNotStored as error:
-            self.note(f"recover: {error}", _shown(answer.result))
+            self.note(f"recover: {error}", shown(answer.result))
             self.block("the result that recover gave cannot be stored", error)
 
     def block(self, why: str, error: BaseException | None = None) -> NoReturn:
         """Store that the step is in doubt, and stop the run: it waits for a human, or fails if `on_doubt` says so."""
         entry = cast(Entry, self.entry)
         if entry.status != EntryStatus.IN_DOUBT:
-            described = {**(_described(error) if error else {}), "how_to_check": self.options.how_to_check}
+            described = {**(described_error(error) if error else {}), "how_to_check": self.options.how_to_check}
             self.record(EntryStatus.IN_DOUBT, evidence=why, error=described)
         text = f"Nobody knows whether the step {self.key!r} of {self.run.run_id!r} happened: {why}."
         if self.options.on_doubt == "fail":
@@ -381,23 +226,3 @@ class Now(Moment):
 
 
 KINDS: dict[str, type[Step]] = {STEP: AtMostOnce, IDEMPOTENT: AtLeastOnce, ATOMIC: ExactlyOnce}
-
-
-def _described(error: BaseException) -> dict[str, Any]:
-    """Return what is stored of an error."""
-    return {
-        "classes": [dotted(kind) for kind in type(error).__mro__ if kind is not object],
-        "message": payloads.scrub(_text(error, str), LONGEST_NOTE),
-    }
-
-
-def _shown(value: object) -> str:
-    """Return the value as evidence shows it."""
-    return _text(value, repr)
-
-
-def _text(value: object, convert: Callable[[object], str]) -> str:
-    try:
-        return convert(value)
-    except Exception as error:  # its own code, which must not keep us from recording what happened
-        return f"<{dotted(type(value))}, whose {convert.__name__}() raised {dotted(type(error))}>"

@@ -16,9 +16,10 @@ from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import protocol
+from gnlqueue.durable.base import Step
 from gnlqueue.durable.entries import ATOMIC, Entry, Journal
 from gnlqueue.durable.fences import Fence
-from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep, Step
+from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
 from gnlqueue.durable.options import StepOptions
 from gnlqueue.durable.protocol import Flow, flow, inside_step, piece_of_work
 from gnlqueue.durable.replay import Mismatch, Replay

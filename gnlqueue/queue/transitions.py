@@ -37,6 +37,7 @@ from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
+from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import LONGEST_REASON, backoff_of, describe, max_attempts, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
 from gnlqueue.queue.transactions import retried
@@ -161,7 +162,9 @@ def release_pairs(pairs: Sequence[Pair], *, using: str, now: datetime | None = N
         "finished_at": _when_cancelled(now),
         **_GIVEN_BACK,
     }
-    return retried(using, lambda: _jobs(using).filter(held_pairs(pairs)).update(**changes))
+    released = retried(using, lambda: _jobs(using).filter(held_pairs(pairs)).update(**changes))
+    wakeups.wake(using, [wakeups.ANY_QUEUE] if released else [])
+    return released
 
 
 def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:
@@ -280,7 +283,9 @@ def end_crashed(pairs: Sequence[Pair], *, using: str) -> int:
         with transaction.atomic(using=using):
             return end_lost_attempts(mine, mine, using=using)
 
-    return retried(using, write)
+    ended = retried(using, write)
+    wakeups.wake(using, [wakeups.ANY_QUEUE] if ended else [])
+    return ended
 
 
 def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:

@@ -23,6 +23,9 @@ logger = logging.getLogger("gnlqueue")
 #: The PostgreSQL channel that workers listen on; the payload is the queue's name.
 CHANNEL = "gnlqueue"
 
+#: The payload that wakes the workers of all queues: jobs came back, and whoever gave them back knows them by id only.
+ANY_QUEUE = "*"
+
 #: Seconds within which a second notification for the same queue is left out.
 WINDOW = 0.01
 

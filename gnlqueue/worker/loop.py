@@ -38,6 +38,7 @@ from gnlqueue.worker.timeouts import Timeouts
 logger = logging.getLogger("gnlqueue.worker")
 
 GROUP_DELAY = 0.003  # seconds that an outcome waits for others while more are running
+MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
 
@@ -114,6 +115,7 @@ class Worker:
         self._maintenance = Maintenance(self.queues, database=self.database, beat=self.lease / BEATS_PER_LEASE)
         self._still_wanted: Callable[[], bool] = lambda: True
         self._unwritten: list[Outcome] = []
+        self._refusals = 0  # in a row, on a connection that was just made
         self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._look_again = False
@@ -333,9 +335,16 @@ class Worker:
     def _write_outcomes(self) -> None:
         if not self._unwritten:
             return
+        if self._refusals >= MOST_REFUSALS:
+            logger.error(
+                "The database refuses to store what came of %d jobs; trying without results.", len(self._unwritten)
+            )
+            self._unwritten = [outcome._replace(result=None) for outcome in self._unwritten]
         written: list[Outcome] = []
+        self._refusals += 1
         try:
             outcomes.write(self._unwritten, self._on_error, written.append)
+            self._refusals = 0
         finally:
             for outcome in written:
                 self._intake.note_duration(outcome.seconds)

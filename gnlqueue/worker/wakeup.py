@@ -76,7 +76,7 @@ class ListenWatcher(Watcher):
 
     def __init__(self, database: str, wake: Callable[[], None], queue_names: Collection[str]) -> None:
         super().__init__(database, wake)
-        self._queue_names = frozenset(queue_names)
+        self._queue_names = frozenset(queue_names) | {wakeups.ANY_QUEUE}
         self._told_to_stop, self._tell = socket.socketpair()
 
     def stop(self) -> None:

@@ -6,19 +6,19 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from gnlqueue.durable import kinds, protocol
+from gnlqueue.durable import atomic, base, protocol
 from gnlqueue.durable.entries import Journal
 
 #: Point -> for each kind of step, where in the code it is.
 POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
     "before started commits": {
         "step": ("after", Journal, "_insert"),
-        "idempotent_step": ("before", kinds.Step, "look_whether_held"),  # its start is not stored
+        "idempotent_step": ("before", base.Step, "look_whether_held"),  # its start is not stored
         "atomic_step": ("after", Journal, "_insert"),
     },
     "after started commits": {
         "step": ("after", Journal, "insert"),
-        "idempotent_step": ("after", kinds.Step, "look_whether_held"),
+        "idempotent_step": ("after", base.Step, "look_whether_held"),
         "atomic_step": ("after", Journal, "insert_here"),
     },
     "during the effect": {"step": None, "idempotent_step": None, "atomic_step": None},  # tasks.effect says when
@@ -26,7 +26,7 @@ POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
     "before done commits": {
         "step": ("after", Journal, "_change"),
         "idempotent_step": ("after", Journal, "_insert"),
-        "atomic_step": ("after", kinds.atomic, "_hold"),
+        "atomic_step": ("after", atomic, "_hold"),
     },
     "after done commits": {
         "step": ("after", Journal, "change"),

@@ -12,7 +12,8 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.signals import connection_created
 
 from gnlqueue import JobContext, queue
-from gnlqueue.durable import kinds
+from gnlqueue.dialects import Held
+from gnlqueue.durable import base
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from gnlqueue.queue import leases
@@ -113,6 +114,21 @@ def until(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("alias", ["mysql"], indirect=True)
+@pytest.mark.parametrize("held", [1, 2, 20])
+def test_the_guard_goes_by_the_primary_key_alone(alias: str, held: int) -> None:
+    """By an index on the status it would lock, and wait for, what others hold."""
+    for _ in range(50):
+        queue.enqueue("demo")
+    pairs = [each.pair for each in queue.claim_many(worker_id="w1", limit=held)]
+    condition, params = Held(pairs).as_sql(None, connections[alias])
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"EXPLAIN UPDATE gnlqueue_job SET worker_id = 'w2' WHERE {condition}", params)
+        columns = [column[0] for column in cursor.description]
+        (plan,) = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    assert (plan["type"], plan["possible_keys"], plan["key"]) == ("range", "PRIMARY", "PRIMARY")
 
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"], indirect=True)
@@ -312,15 +328,15 @@ def test_what_a_savepoint_inside_takes_back_is_not_there(alias: str, play: Play)
 
 
 def test_a_late_worker_s_writes_are_rolled_back(alias: str, play: Play) -> None:
-    look = kinds.Step.look_whether_held
+    look = base.Step.look_whether_held
 
-    def lost_right_after(step: kinds.Step) -> None:
+    def lost_right_after(step: base.Step) -> None:
         look(step)
         jobs().filter(pk=job.pk).update(lease_token=2, worker_id="another")
 
     job = play(lambda context: context.atomic_step("reserve", lambda: Note.objects.using(alias).create(text="x").text))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(kinds.Step, "look_whether_held", lost_right_after)
+        patched.setattr(base.Step, "look_whether_held", lost_right_after)
         Worker(["default"], heartbeat=False).run_once()
     assert (Note.objects.using(alias).count(), entries(job).count()) == (0, 0)
     assert (queue.get(job).status, queue.get(job).lease_token) == (JobStatus.IN_PROGRESS, 2)

@@ -12,6 +12,8 @@ import sys
 import warnings
 from typing import Any
 
+running: set[int] = set()
+
 
 def main() -> None:
     """Serve until the input ends."""
@@ -34,13 +36,21 @@ def main() -> None:
         if sys.stdin in readable:
             line = sys.stdin.readline()
             if not line:
+                end_what_is_left()
                 return
             pid = os.fork()
             if not pid:
                 os.close(news)
                 os.close(tell)
                 become(**json.loads(line))
+            running.add(pid)
             say("started", pid)
+
+
+def end_what_is_left() -> None:
+    """Kill what runs when pytest is gone; a test that came to its end has left nothing."""
+    for pid in running:
+        os.killpg(pid, signal.SIGKILL)
 
 
 def report_ends() -> None:
@@ -51,6 +61,7 @@ def report_ends() -> None:
             return
         if not pid:
             return
+        running.discard(pid)
         say("ended", pid, os.waitstatus_to_exitcode(status))
 
 

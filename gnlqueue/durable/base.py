@@ -1,0 +1,194 @@
+"""What the kinds of step share: replay, trying again, and storing what came of it. See `kinds` for what differs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, cast
+
+from django.db import DatabaseError
+
+from gnlqueue import payloads
+from gnlqueue.answers import Happened
+from gnlqueue.durable.entries import LONGEST_NOTE, Entry, Journal, ResultNotStored, encode_result
+from gnlqueue.durable.options import StepOptions
+from gnlqueue.durable.protocol import Answer, Call, Flow, Pause, Protocol
+from gnlqueue.exceptions import JobInterrupt, StepFailed
+from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.registry import dotted
+
+if TYPE_CHECKING:
+    from gnlqueue.durable.run import Run
+
+logger = logging.getLogger("gnlqueue")
+
+
+class TryAgain(Exception):
+    """Asks to begin the step once more in this attempt of the job, after a pause (seconds)."""
+
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+
+
+class Step:
+    """One step that the code asked for; `entry` is what the journal has of it, `None` where it is new."""
+
+    kind: str
+
+    def __init__(
+        self,
+        run: Run,
+        journal: Journal,
+        key: str,
+        caller: Flow,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        args_hash: str | None,
+        options: StepOptions,
+        entry: Entry | None,
+    ) -> None:
+        self.run = run
+        self.journal = journal
+        self.key = key
+        self.caller = caller
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.args_hash = args_hash
+        self.options = options
+        self.entry = entry
+        self.tries = 0
+
+    def perform(self) -> Protocol:
+        """Replay the step, or do it; return its result."""
+        entry = self.entry
+        if entry is not None and entry.status == EntryStatus.DONE:
+            return payloads.decode(entry.result)
+        if entry is not None and entry.sealed:
+            raise self.failed(cast(dict[str, Any], entry.error))
+        recovered = yield from self.settle()
+        if recovered is not None:
+            return recovered.result
+        while True:
+            self.run.begin_only_if_wanted(self.key)
+            self.tries += 1
+            try:
+                return (yield from self.attempt())
+            except TryAgain as again:
+                pause = again.pause
+            yield Pause(pause)
+
+    def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
+        """Settle what an earlier attempt left open; return its result where it is known to have happened."""
+        return None
+        yield  # a generator, as those of the other kinds ask questions
+
+    def attempt(self) -> Protocol:
+        """Begin the step, call its function and store what came of it."""
+        raise NotImplementedError
+
+    def call(self) -> Call:
+        """Return the request to call the step's function."""
+        return self.question(self.function)
+
+    def question(self, function: Callable[..., Any]) -> Call:
+        """Return the request to call a function with the step's arguments."""
+        return Call(function, self.args, self.kwargs, (self.run.run_id, self.key))
+
+    def look_whether_held(self) -> None:
+        """Stop the run where it is lost or cancelled; costs no commit."""
+        stops = self.run.fence.why_lost()
+        if stops is not None:
+            self.run.stop(stops)
+
+    # --- storing -----------------------------------------------------------------------------------------------------
+
+    def record(self, status: EntryStatus, *, evidence: str, starting: bool = False, **values: Any) -> None:
+        """Store the step's outcome; where the fence is lost, keep what it brought back as evidence and stop."""
+        try:
+            if self.entry is None:
+                self.entry = self.journal.insert(
+                    self.key, self.kind, self.args_hash, status, starting=starting, **values
+                )
+            else:
+                self.journal.change(self.entry, status, starting=starting, **values)
+        except JobInterrupt as stops:
+            if self.entry is not None:
+                self.note(f"A worker that no longer held the run came back from this step. {stops}", evidence)
+            self.run.stop(stops)
+
+    def note(self, why: str, value: str) -> None:
+        """Keep evidence for whoever has to decide; what stops the run does so whether or not this can be stored."""
+        by = f"token {self.run.fence.token}"
+        try:
+            self.journal.note(cast(Entry, self.entry), StepNote.Kind.EVIDENCE, by, why, value)
+        except DatabaseError:
+            logger.exception("Evidence on the step %r of %r is lost: %s %s", self.key, self.run.run_id, why, value)
+
+    def store_result(self, value: Any) -> Any:
+        """Store what the function returned, and return what a replay will.
+
+        Raises `ResultNotStored` where JSON or the database cannot carry it.
+        """
+        text = encode_result(value)
+        try:
+            self.record(EntryStatus.DONE, evidence=text, result=text, error=None)
+        except DatabaseError as error:  # a full disk, a character set that cannot carry it
+            raise ResultNotStored(f"The database refused the step's result: {error}") from error
+        return payloads.decode(text)
+
+    def store_failure(self, error: BaseException, *, sealed: bool) -> StepFailed:
+        """Store that the step is known not to have happened; a sealed failure stays."""
+        described = {**described_error(error), "sealed": sealed, "final": sealed}
+        self.record(EntryStatus.FAILED, evidence=shown(error), error=described)
+        return self.failed(described)
+
+    def seal(self, failed: StepFailed) -> None:
+        """Let a failure stay: the handler caught it and went on, so a replay must take the same branch."""
+        described = {"classes": list(failed.classes), "message": failed.message, "sealed": True}
+        self.record(EntryStatus.FAILED, evidence=failed.message, error=described)
+
+    def failed(self, described: dict[str, Any]) -> StepFailed:
+        """Return the error that the handler sees, for what is stored of it."""
+        return StepFailed(self.key, described["classes"], described["message"], final=bool(described.get("final")))
+
+    def after_error(self, error: BaseException) -> StepFailed:
+        """Return what the handler sees for an error after which the step did not happen, or may be repeated.
+
+        Raises `TryAgain` where this attempt of the job tries the step once more.
+        """
+        if isinstance(error, (*self.options.final_errors, ResultNotStored)):
+            return self.store_failure(error, sealed=True)
+        if not isinstance(error, (Exception, *self.options.safe_errors)):
+            raise error  # an interrupt, a cancelled asyncio task: not an answer of the function
+        again = self.tries < self.options.max_attempts
+        failed = self.note_failure(error)
+        if again:
+            raise TryAgain(self.options.backoff.delay(self.tries).total_seconds())
+        self.run.note_failure(self, failed)
+        return failed
+
+    def note_failure(self, error: BaseException) -> StepFailed:
+        """Remember a failure that another attempt may mend; written only if the handler goes on after it."""
+        return self.failed(described_error(error))
+
+
+def described_error(error: BaseException) -> dict[str, Any]:
+    """Return what is stored of an error."""
+    return {
+        "classes": [dotted(kind) for kind in type(error).__mro__ if kind is not object],
+        "message": payloads.scrub(_text(error, str), LONGEST_NOTE),
+    }
+
+
+def shown(value: object) -> str:
+    """Return the value as evidence shows it."""
+    return _text(value, repr)
+
+
+def _text(value: object, convert: Callable[[object], str]) -> str:
+    try:
+        return convert(value)
+    except Exception as error:  # its own code, which must not keep us from recording what happened
+        return f"<{dotted(type(value))}, whose {convert.__name__}() raised {dotted(type(error))}>"
