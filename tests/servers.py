@@ -29,6 +29,7 @@ missing: dict[str, str] = {}  # alias -> why it is not tested
 def find() -> None:
     """Put into the environment what ``databases`` needs."""
     if DATABASE in os.environ:
+        _take_own_share()
         return
     directory = Path(tempfile.mkdtemp(prefix="gnlqueue-"))
     # Registered first, so run last: after a server that lives in it was stopped.
@@ -37,6 +38,17 @@ def find() -> None:
     os.environ[MYSQL_URL] = _find_mysql()
     os.environ[SQLITE] = str(directory / "db.sqlite3")
     os.environ[DATABASE] = f"gnlqueue_test_{secrets.token_hex(4)}"
+
+
+def _take_own_share() -> None:
+    """Give one of several pytest processes (pytest-xdist) databases of its own, on the servers that the first found."""
+    process = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if process and not os.environ[DATABASE].endswith(f"_{process}"):  # else this is a child of such a process
+        os.environ[DATABASE] += f"_{process}"
+        os.environ[SQLITE] = str(Path(os.environ[SQLITE]).with_name(f"db_{process}.sqlite3"))
+    for alias, url in (("postgresql", POSTGRESQL_URL), ("mysql", MYSQL_URL)):
+        if not os.environ[url]:
+            missing[alias] = "no server; the end of the run says more"
 
 
 def databases() -> dict[str, dict[str, Any]]:

@@ -86,6 +86,16 @@ def attempt(job: Any, **options: Any) -> Job:
     return ran
 
 
+def crashing(handler: Callable[..., Any]) -> Callable[..., None]:
+    """The same handler, which ends with a crash."""
+
+    def crash(context: Any) -> None:
+        handler(context)
+        raise OSError("crash")
+
+    return crash
+
+
 def claim(job: Any, worker_id: str = "w1") -> ClaimedJob:
     """Claim the job, due or not."""
     jobs().filter(pk=job.pk, status=JobStatus.SCHEDULED).update(run_at=PAST)
@@ -142,6 +152,19 @@ def in_thread(alias: str) -> Iterator[Callable[..., Future[Any]]]:
                 connections.close_all()
 
         yield lambda fn, *args, **kwargs: pool.submit(body, fn, *args, **kwargs)
+
+
+def in_pool(branches: list[Callable[[], Any]], workers: int = 4) -> list[Any]:
+    """Call the functions in threads; their results, or the first exception."""
+
+    def closing(branch: Callable[[], Any]) -> Any:
+        try:
+            return branch()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(closing, branches))
 
 
 class Gate:

@@ -117,7 +117,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("alias", ["mysql"], indirect=True)
-@pytest.mark.parametrize("held", [1, 2, 20])
+@pytest.mark.parametrize("held", [1, 2, 5])
 def test_the_guard_goes_by_the_primary_key_alone(alias: str, held: int) -> None:
     """By an index on the status it would lock, and wait for, what others hold."""
     for _ in range(50):

@@ -154,6 +154,7 @@ class Means(NamedTuple):
     job: JobStatus
     entry: str
     calls_again: bool  # whether the next attempt calls the function
+    called: bool | None = True  # whether the first one did; None where either is possible
     rolled_back: bool = False
     fails: bool = False  # the handler is told so by StepFailed
     evidence: bool = False  # what the function returned is kept for whoever decides
@@ -162,7 +163,7 @@ class Means(NamedTuple):
 DONE, DEAD, BLOCKED = JobStatus.DONE, JobStatus.DEAD, JobStatus.BLOCKED
 
 MEANS = {
-    "runs": Means(DONE, "done", calls_again=True),
+    "runs": Means(DONE, "done", calls_again=True, called=False),
     "runs again": Means(DONE, "done", calls_again=True),
     "overlaps": Means(DONE, "done", calls_again=True),
     "rolled back, runs again": Means(DONE, "done", calls_again=True, rolled_back=True),
@@ -172,7 +173,7 @@ MEANS = {
     "rolled back, failed, retried": Means(DONE, "done", calls_again=True, rolled_back=True, fails=True),
     "failed for good": Means(DEAD, "failed", calls_again=False, fails=True),
     "rolled back, failed for good": Means(DEAD, "failed", calls_again=False, rolled_back=True, fails=True),
-    "in doubt": Means(BLOCKED, "in_doubt", calls_again=False),
+    "in doubt": Means(BLOCKED, "in_doubt", calls_again=False, called=None),
     "in doubt, with evidence": Means(BLOCKED, "in_doubt", calls_again=False, evidence=True),
 }
 
@@ -199,6 +200,7 @@ def test_cell(
 
     WHAT_HAPPENS[what](Stage(alias, kind, job, ledger, mortals, in_thread))
     called = len(ledger)
+    assert means.called in (None, bool(called))
     assert rows(alias) == (0 if means.rolled_back else called)
     told = (queue.get(job).last_error or "").startswith("gnlqueue.exceptions.StepFailed: The step 'effect' failed with")
     assert told == means.fails
