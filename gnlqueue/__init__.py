@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gnlqueue import queue
     from gnlqueue.durable.context import JobContext, current_context
     from gnlqueue.durable.locks import durable_run, run_lock
-    from gnlqueue.durable.resolving import resolve
+    from gnlqueue.durable.resolving import in_doubt, resolve
     from gnlqueue.durable.run import Run
     from gnlqueue.queue import ClaimedJob
 
@@ -63,6 +63,7 @@ _LAZY = {
     "Run": "gnlqueue.durable.run",
     "current_context": "gnlqueue.durable.context",
     "durable_run": "gnlqueue.durable.locks",
+    "in_doubt": "gnlqueue.durable.resolving",
     "resolve": "gnlqueue.durable.resolving",
     "run_lock": "gnlqueue.durable.locks",
 }
@@ -120,6 +121,7 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "external_task",
+    "in_doubt",
     "queue",
     "resolve",
     "run_lock",

@@ -38,8 +38,7 @@ def resolve(
     alias = alias_of(using if isinstance(entry, int) else using or entry._state.db)
     entry_id = entry if isinstance(entry, int) else entry.pk
     row = retried(alias, lambda: _resolve(entry_id, answer, by, reason, alias))
-    job_id = _job_id(row)
-    signals.send(signals.job_resolved, job_id=job_id, entry=row)
+    signals.send(signals.job_resolved, job_id=row.job_id, entry=row)
     return row
 
 
@@ -65,7 +64,7 @@ def _resolve(entry_id: int, answer: Resolution, by: str, reason: str, alias: str
         row = RunJournalEntry.objects.using(alias).filter(pk=entry_id).first()
         if row is None:
             raise JobNotFound(f"There is no journal entry {entry_id} on the database {alias!r}.")
-        job_id = _job_id(row)
+        job_id = row.job_id
         # The job's row first: whoever blocks a job writes it first too, so that one of us sees the other's work.
         job = Job.objects.using(alias).select_for_update().filter(pk=job_id).first() if job_id else None
         if isinstance(answer, Happened):
@@ -136,8 +135,3 @@ def _already_resolved(row: RunJournalEntry) -> AlreadyResolved:
         f"The step {row.key!r} of {row.run_id!r} has been resolved by {note.by} at {note.at:%Y-%m-%d %H:%M:%S} UTC: "
         f"{note.value}. {note.why}"
     )
-
-
-def _job_id(row: RunJournalEntry) -> int | None:
-    prefix, _, number = row.run_id.partition(":")
-    return int(number) if prefix == "job" and number.isdigit() else None

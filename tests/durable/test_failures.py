@@ -167,3 +167,11 @@ def test_a_failed_step_is_in_the_journal_as_known_not_done(play: Play) -> None:
     attempt(job)
     (charge,) = entries(job)
     assert (charge.status, charge.result, charge.error["message"]) == ("failed", None, "no route")
+
+
+def test_a_failure_knows_its_classes_where_the_exception_is_not_at_hand() -> None:
+    failed = StepFailed("charge", ["builtins.ConnectionRefusedError", "builtins.OSError"], "refused")
+
+    assert failed.is_a(OSError)
+    assert failed.is_a(ValueError, ConnectionRefusedError)
+    assert not failed.is_a(ValueError)
