@@ -25,26 +25,14 @@ class Candidates(NamedTuple):
     params: tuple[Any, ...]
 
 
-class ClaimedRow(NamedTuple):
-    """The columns of a job that its holder gets, in the order in which a claim reads them."""
+#: What a claim reads of a job, in this order: the fields of `gnlqueue.queue.ClaimedJob`.
+COLUMNS = (
+    "id", "task_name", "queue_name", "args", "kwargs", "priority", "attempts", "max_attempts", "crashes", "options",
+    "lease_token", "lease_expires_at", "worker_id", "enqueued_at", "run_at", "last_attempted_at", "unknown_since",
+)  # fmt: skip
 
-    id: int
-    task_name: str
-    queue_name: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    priority: int
-    attempts: int
-    max_attempts: int | None
-    crashes: int
-    options: dict[str, Any] | None
-    lease_token: int
-    lease_expires_at: datetime
-    worker_id: str
-    enqueued_at: datetime
-    run_at: datetime
-    last_attempted_at: datetime
-    unknown_since: datetime | None
+#: The values of these columns.
+ClaimedRow = tuple[Any, ...]
 
 
 class NewRow(NamedTuple):
@@ -67,7 +55,6 @@ class NewRow(NamedTuple):
 #: The columns that an INSERT fills, in the order of `Dialect.new_rows`; the last three begin at 0.
 INSERTED = (*NewRow._fields[:-1], "enqueued_at", "attempts", "crashes", "lease_token")
 
-COLUMNS = ClaimedRow._fields
 _JSON = [COLUMNS.index(name) for name in ("args", "kwargs", "options")]
 _TIMES = [index for index, name in enumerate(COLUMNS) if name.endswith("_at") or name == "unknown_since"]
 _ORDER = COLUMNS.index("priority"), COLUMNS.index("run_at"), COLUMNS.index("id")
@@ -194,7 +181,7 @@ class Dialect(ABC):
         for index in _TIMES:
             if cells[index] is not None:
                 cells[index] = self.time(cells[index])
-        return ClaimedRow._make(cells)
+        return tuple(cells)
 
 
 def _place(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,7 +6,9 @@ import pytest
 from django.db import connections, transaction
 
 from gnlqueue import InvalidTask, enqueue_many, queue
+from gnlqueue.dialects.base import COLUMNS
 from gnlqueue.models import JobAttempt, JobStatus
+from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.candidates import _template
 from gnlqueue.queue.claiming import promote, rescue
 from gnlqueue.queue.transitions import end_crashed
@@ -328,3 +330,7 @@ def test_giving_up_a_job_that_another_has_claimed_since_changes_nothing(alias: s
     before = row(job)
     assert end_crashed([(job.id, 1)], using=alias) == 0
     assert row(job) == before
+
+
+def test_a_claim_reads_what_its_holder_gets() -> None:
+    assert ClaimedJob._fields == (*COLUMNS, "database")
