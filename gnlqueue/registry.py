@@ -102,7 +102,7 @@ class Task(Generic[P, R]):
         Once this returns (and the surrounding transaction commits) the job is never lost.
 
         Raises `TypeError` when the arguments do not fit the signature, `PayloadError` when JSON cannot carry them,
-        `IdempotencyConflict` when the key is another job's.
+        `IdempotencyConflict` when the key is another job's; under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
         """
         return self.bind(*args, **kwargs).enqueue()
 
@@ -293,7 +293,8 @@ async def aenqueue(task: Task[P, Any] | str, *args: P.args, **kwargs: P.kwargs) 
 def enqueue_many(calls: Iterable[Call]) -> list[int]:
     """Store a job for each bound call, with one INSERT per batch, and return their ids in the same order.
 
-    All of them or none: the batches share one transaction. Use `task.bind(…)` to make the calls.
+    All of them or none: the batches share one transaction (where `.using(database=…)` names several databases, one on
+    each). Use `task.bind(…)` to make the calls.
     """
     ids: list[int] = _enqueueing().enqueue_calls(calls)
     return ids

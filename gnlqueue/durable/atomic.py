@@ -23,7 +23,7 @@ from gnlqueue.models import EntryStatus
 logger = logging.getLogger("gnlqueue")
 
 #: How statements begin that store nothing by themselves.
-_HARMLESS = ("SELECT", "WITH", "SHOW", "EXPLAIN", "PRAGMA", "SET", "BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK")
+_HARMLESS = ("SELECT", "SHOW", "EXPLAIN", "PRAGMA", "SET", "BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
 
 class RolledBack(GnlqueueError):
@@ -71,13 +71,19 @@ def _hold(journal: Journal) -> None:
         raise FenceLost
 
 
+def _is_harmless(statement: str) -> bool:
+    if statement.startswith("WITH"):
+        return not any(f" {word} " in f" {statement} " for word in ("INSERT", "UPDATE", "DELETE", "MERGE"))
+    return statement.startswith(_HARMLESS)
+
+
 @contextmanager
 def _no_writes_elsewhere(using: str) -> Iterator[None]:
     """Refuse writes on other aliases: they would survive a rollback here."""
 
     def refuse(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         alias = context["connection"].alias
-        if not str(sql).lstrip(" \n(").upper().startswith(_HARMLESS):
+        if not _is_harmless(str(sql).lstrip(" \n(").upper()):
             raise RuntimeError(
                 f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
                 "step or an idempotent_step for that."

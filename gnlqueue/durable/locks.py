@@ -45,7 +45,8 @@ def run_lock(
     """Hold the lock on a run id: nobody else holds it meanwhile, on any host.
 
     `ttl` is how many seconds it lasts after its holder has died, `wait` how long to wait for somebody else. Taken
-    again by the same code it nests.
+    again by the same code it nests. A holder that was stopped for longer than `ttl` loses it, which is logged when the
+    block ends: what must not overlap even then belongs into a `durable_run`, whose writes are fenced.
 
     Raises `RunLocked` when somebody else holds it for longer than `wait`.
     """

@@ -10,10 +10,9 @@ from gnlqueue import payloads
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
-from gnlqueue.exceptions import UnknownTask
 from gnlqueue.models import Job, JobAttempt
 from gnlqueue.queue.claimed import ClaimedJob
-from gnlqueue.registry import dotted, get_task
+from gnlqueue.registry import dotted, find_task
 
 LONGEST_ERROR = 20_000  # characters kept of a traceback
 LONGEST_REASON = 2_000  # characters kept in the job's last_error
@@ -21,13 +20,15 @@ LONGEST_REASON = 2_000  # characters kept in the job's last_error
 
 def max_attempts(task_name: str, own: int | None) -> int:
     """Return how many attempts a job has: its own number, else its task's, else the setting's."""
+    return max_attempts_if_known(task_name, own) or settings().MAX_ATTEMPTS
+
+
+def max_attempts_if_known(task_name: str, own: int | None) -> int | None:
+    """Return how many attempts a job has; `None` where only a process that knows its task can tell."""
     if own is not None:
         return own
-    try:
-        of_task = get_task(task_name).options.max_attempts
-    except UnknownTask:
-        of_task = None
-    return of_task or settings().MAX_ATTEMPTS
+    task = find_task(task_name)
+    return None if task is None else task.options.max_attempts or settings().MAX_ATTEMPTS
 
 
 def backoff_of(claimed: ClaimedJob) -> Backoff:
@@ -35,10 +36,8 @@ def backoff_of(claimed: ClaimedJob) -> Backoff:
     stored = (claimed.options or {}).get("backoff")
     if stored is not None:
         return Backoff(**stored)
-    try:
-        return get_task(claimed.task_name).options.backoff or backoffs.DEFAULT
-    except UnknownTask:
-        return backoffs.DEFAULT
+    task = find_task(claimed.task_name)
+    return backoffs.DEFAULT if task is None else task.options.backoff or backoffs.DEFAULT
 
 
 def describe(reason: str | BaseException) -> str:

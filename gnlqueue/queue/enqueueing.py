@@ -66,6 +66,7 @@ def enqueue(
     """Store a job for a task of any name, registered here or not, and return it.
 
     `run_after` is the earliest start: an aware datetime, or a timedelta from now. `timeout` is seconds of one attempt.
+    `max_attempts` is the job's own number; with `None` it is what its task says.
     With an `idempotency_key` that has been used already, the job of that key is returned, with `created` False; a
     second inserter waits for the first one's transaction.
 
@@ -95,7 +96,7 @@ def enqueue_call(call: Call) -> Job:
 
 
 def enqueue_calls(calls: Iterable[Call]) -> list[int]:
-    """Store the jobs of bound calls, all or none, and return their ids in order."""
+    """Store the jobs of bound calls, all or none of each database's, and return their ids in order."""
     by_alias: dict[str, list[tuple[int, NewJob]]] = {}
     total = 0
     for total, call in enumerate(calls, start=1):
@@ -104,8 +105,7 @@ def enqueue_calls(calls: Iterable[Call]) -> list[int]:
         by_alias.setdefault(alias_of(call.task.options.database), []).append((total - 1, _from_call(call)))
     ids = [0] * total
     for alias, numbered in by_alias.items():
-        new = [each for _, each in numbered]
-        for (place, _), id in zip(numbered, retried(alias, lambda: _insert_all(new, alias)), strict=True):  # noqa: B023  called at once
+        for (place, _), id in zip(numbered, _insert_many([new for _, new in numbered], alias), strict=True):
             ids[place] = id
     return ids
 
@@ -169,9 +169,21 @@ def _insert(new: NewJob, alias: str, now: datetime | None) -> Job:
     return _of_same_key(new, alias, now)
 
 
-def _insert_all(new: list[NewJob], alias: str) -> list[int]:
-    """Insert in batches, in one transaction; jobs with an idempotency key one by one."""
+def _insert_many(new: list[NewJob], alias: str) -> list[int]:
     _warn_outside_transaction(alias)
+    ids, made = retried(alias, lambda: _insert_all(new, alias))
+    if signals.job_enqueued.receivers:
+        jobs = Job.objects.using(alias).in_bulk([ids[place] for place in made])
+        for place in made:
+            signals.send(signals.job_enqueued, job=jobs[ids[place]])
+    return ids
+
+
+def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
+    """Insert in batches, in one transaction; jobs with an idempotency key one by one.
+
+    Returns the ids, and the places of those that are new.
+    """
     ids: dict[int, int] = {}
     with transaction.atomic(using=alias):
         plain = [place for place, each in enumerate(new) if each.key_hash is None]
@@ -187,11 +199,7 @@ def _insert_all(new: list[NewJob], alias: str) -> list[int]:
                 if job.created:
                     made.add(place)
         wakeups.announce(alias, [new[place] for place in made])
-    if signals.job_enqueued.receivers:
-        jobs = Job.objects.using(alias).in_bulk([ids[place] for place in made])
-        for place in sorted(made):
-            signals.send(signals.job_enqueued, job=jobs[ids[place]])
-    return [ids[place] for place in range(len(new))]
+    return [ids[place] for place in range(len(new))], sorted(made)
 
 
 def _insert_unless_taken(new: NewJob, alias: str, now: datetime | None) -> list[tuple[Any, ...]]:

@@ -15,8 +15,10 @@ suspend            scheduled; cancelled if asked                           given
 block              blocked; ready where it was resolved meanwhile          given back           held
 confirm_cancel     cancelled                                               counts               held
 postpone_unknown   scheduled; cancelled if asked; dead after a grace time  given back           held
-end_lost_attempts  ready or scheduled, dead at max_attempts, cancelled     counts, and a crash  expired, held
-end_overdue        scheduled, dead at max_attempts, cancelled              counts               held
+end_lost_attempts  ready or scheduled; dead at max_attempts, or once       counts, and a crash  expired, held
+                   more ready, then blocked, with a step in doubt;
+                   cancelled if asked
+end_overdue        the same, always with backoff                           counts               held
 =================  ======================================================  ===================  =============
 """
 
@@ -38,7 +40,14 @@ from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
 from gnlqueue.queue import wakeups
-from gnlqueue.queue.attempts import LONGEST_REASON, backoff_of, describe, max_attempts, record_attempt
+from gnlqueue.queue.attempts import (
+    LONGEST_REASON,
+    backoff_of,
+    describe,
+    max_attempts,
+    max_attempts_if_known,
+    record_attempt,
+)
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
 from gnlqueue.queue.transactions import retried
 
@@ -124,6 +133,7 @@ def fail(
         "status": _unless_cancelled(status),
         "finished_at": clock(now) if dead else _when_cancelled(now),
         "crashes": 0,
+        "unknown_since": None,
         "last_error": describe(reason),
         **_NO_LEASE,
     }
@@ -178,6 +188,7 @@ def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime |
         "finished_at": _when_cancelled(now),
         "run_at": wakes,
         "crashes": 0,
+        "unknown_since": None,
         **_GIVEN_BACK,
     }
     _leave(claimed, changes)
@@ -195,6 +206,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "") -> bool:
         "status": JobStatus.BLOCKED,
         "blocked_reason": reason,
         "crashes": 0,
+        "unknown_since": None,
         "last_error": payloads.scrub(error, LONGEST_REASON) or None,
         **_GIVEN_BACK,
     }
@@ -301,23 +313,26 @@ def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:
                 for job in mine.only(*_LOST_COLUMNS)
             )
 
-    return retried(using, write)
+    ended = retried(using, write)
+    wakeups.wake(using, [wakeups.ANY_QUEUE] if ended else [])
+    return ended
 
 
 def _end_attempt(
     job: Job, guard: JobQuerySet, error: str, crashes: int, delay: timedelta, using: str, now: datetime | None
 ) -> int:
+    most = max_attempts_if_known(job.task_name, job.max_attempts)
     if job.cancel_requested_at is not None:
         changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
-    elif job.attempts < max_attempts(job.task_name, job.max_attempts):
+    elif most is None or job.attempts < most:  # None: a worker that knows the task will say how many it has
         changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)} if delay else _READY
     elif _steps(job, EntryStatus.STARTED, using).exists():
         # One more claim, only to settle what became of the step that was caught in the middle; then a human does.
-        settled_in_vain = job.attempts > max_attempts(job.task_name, job.max_attempts)
+        settled_in_vain = job.attempts > most
         changes = {"status": JobStatus.BLOCKED, "blocked_reason": "in_doubt"} if settled_in_vain else _READY
     else:
         changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
-    changes = {**changes, "crashes": crashes, "last_error": error, **_NO_LEASE}
+    changes = {**changes, "crashes": crashes, "unknown_since": None, "last_error": error, **_NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
     if written:
         record_attempt(job, error, using=using, now=now)
@@ -371,7 +386,8 @@ def _leave_for_good(
 ) -> None:
     """Do what `_leave` does with a job that would be dead, unless an earlier attempt left a step's outcome unknown.
 
-    Then the step is in doubt, and the job waits for a human: no job is dead with an open question.
+    Then the step is in doubt, and the job waits for a human. (Only who says so, a human by `FailJob` or the code by
+    `on_doubt="fail"`, lets a job be dead with a step in doubt.)
     """
     using = claimed.database
 

@@ -175,10 +175,10 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], 
                 _notice_deaths(heartbeat.tables)
                 if not any(_needs_us(table) for table in heartbeat.tables):
                     return
-        except DatabaseNotReady:  # the workers say so, and end; there is nothing to renew
-            while _wait(wakes, heartbeat.interval, supervised=True):
-                pass
-            return
+        except DatabaseNotReady:  # the workers say so, and end; unless somebody migrates just now
+            supervised = _wait(wakes, heartbeat.interval, supervised=supervised)
+            if not supervised:
+                return
 
 
 def _wait(wakes: int, seconds: float, *, supervised: bool) -> bool:

@@ -69,8 +69,7 @@ class Intake:
 
     def claim(self, limit: int) -> list[ClaimedJob]:
         """Claim up to `limit` jobs, and hold them."""
-        if self._in_doubt:
-            self._release_unheard()
+        self.release_unheard()
         batch: list[ClaimedJob] = []
         for name in self._in_turn():
             try:
@@ -102,8 +101,10 @@ class Intake:
             return 0
         return min(int(self._concurrency * PREFETCHED_WORK / max(median, 0.0001)), MAX_PREFETCH)
 
-    def _release_unheard(self) -> None:
-        """Give back what stands in our name in the database though we never heard of it."""
+    def release_unheard(self) -> None:
+        """After a claim whose answer was lost: give back what stands in our name though we never heard of it."""
+        if not self._in_doubt:
+            return
         rows = Job.objects.using(self._database).with_status(Job.Status.IN_PROGRESS).filter(worker_id=self._worker_id)
         known = {claimed.pair for claimed in self._holdings}
         unheard = [pair for pair in rows.values_list("id", "lease_token") if pair not in known]

@@ -305,8 +305,12 @@ class Worker:
         """Start what was claimed; what cannot begin now and must not wait goes back."""
         free = self._intake.free_slots() + len(batch)
         back = []
-        for place, claimed in enumerate(batch):
-            task = executor.prepare(claimed)
+        try:
+            prepared = [executor.prepare(claimed) for claimed in batch]
+        except ConnectionProblem:
+            self._unreleased += batch
+            raise
+        for place, (claimed, task) in enumerate(zip(batch, prepared, strict=True)):
             if isinstance(task, Outcome):
                 self._unwritten.append(task)
             elif place >= free and self._is_last_attempt(claimed):
@@ -386,6 +390,7 @@ class Worker:
         if self._supervised:
             return
         try:
+            self._intake.release_unheard()
             transitions.end_overdue([each.pair for each in self._holdings.overdue], OVERDUE, using=self.database)
             transitions.release_many(list(self._holdings))  # the guard leaves out the overdue ones
             identity.forget(self.worker_id, self.database)

@@ -21,7 +21,9 @@ PRUNE_AT_ONCE = 5000  # jobs, so that claiming goes on in between
 
 
 class Maintenance:
-    """Promotes and rescues once a second, and prunes once a minute; `beat` is seconds between two heartbeats.
+    """Promotes and rescues once a second, an idle worker at each poll, and prunes once a minute.
+
+    `beat` is seconds between two heartbeats.
 
     After an outage nothing is rescued for one beat: the owners of the leases that ran out meanwhile renew first.
     """

@@ -130,16 +130,17 @@ class Pool:
         self._report(outcome)
 
     async def _run_async(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
-        if self._outages_seen_by_loop != self._outages:
-            self._outages_seen_by_loop = self._outages
-            await sync_to_async(_close_connections)()
-        self._table.advance(claimed, Stage.BEGUN)
+        outcome: Outcome | None = None
         try:
+            if self._outages_seen_by_loop != self._outages:
+                self._outages_seen_by_loop = self._outages
+                await sync_to_async(_close_connections)()
+            self._table.advance(claimed, Stage.BEGUN)
             outcome = await executor.run_async(claimed, task, self._terms)
+            if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
+                await sync_to_async(_tidy_connections)(interrupted=False)
         except BaseException as error:
-            outcome = _failed_before_its_task(claimed, error)
-        if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
-            await sync_to_async(_tidy_connections)(interrupted=False)
+            outcome = outcome or _failed_before_its_task(claimed, error)
         self._finish(outcome)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
@@ -156,8 +157,15 @@ class Pool:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped; what an asyncio task of a handler raises must not end it for all others."""
     try:
-        loop.run_forever()
+        stopped = False
+        while not stopped:
+            try:
+                loop.run_forever()
+                stopped = True
+            except (SystemExit, KeyboardInterrupt) as error:
+                logger.error("An asyncio task of a job raised %r; the event loop goes on.", error)
     finally:
         loop.close()
 

@@ -26,7 +26,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.exceptions import DatabaseNotReady
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
 from gnlqueue.worker.intake import MAX_PREFETCH
@@ -133,6 +133,10 @@ class Supervisor:
         child.table = table
         pid = self._fork(lambda: self._be_worker(worker_id, table))
         table.pid = pid
+        if not pid:
+            table.clear()
+            child.table = None
+            child.start_after = time.monotonic() + WATCH_EVERY
         return pid
 
     def _start_heartbeat(self) -> int:
@@ -145,7 +149,12 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory or no process to spare: later
+            _let_signals_in()
+            logger.error("A process cannot be started, trying again: %s", error)
+            return 0
         if pid:
             _let_signals_in()
             return pid
@@ -154,7 +163,7 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
             os.close(self._wake_heartbeat)  # only the supervisor holds it, so that it closes when the supervisor dies
             status = body() or 0
-        except (GnlqueueError, ImproperlyConfigured) as error:
+        except (DatabaseNotReady, ImproperlyConfigured) as error:
             logger.error("%s", error)
             status = EXIT_NOT_READY
         except BaseException:
@@ -213,7 +222,8 @@ class Supervisor:
             os.write(self._wake_heartbeat, b"x")
         if code == EXIT_NOT_READY:
             self.status = EXIT_NOT_READY
-            self._finish()
+            if not self._signals:
+                self._finish()
         elif self.options.get("drain") and code == 0:
             child.start_after = float("inf")  # it is done
         elif not self._signals:

@@ -151,6 +151,22 @@ async def araise_keyboard_interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@gnlqueue.task(max_attempts=1)
+async def aexit_in_a_task() -> None:
+    """Exit from an asyncio task of its own."""
+
+    async def leave() -> None:
+        raise SystemExit(7)
+
+    await asyncio.gather(leave())
+
+
+@gnlqueue.task(backoff=AT_ONCE)
+async def awrite_note(text: str) -> None:
+    """Use the database of the queue from the event loop."""
+    await Note.objects.using(os.environ.get("GNLQUEUE_TEST_ALIAS", "default")).acreate(text=text)
+
+
 @gnlqueue.task
 def ask_to_retry(after: float | None = None) -> None:
     """Decide for itself to come again."""

@@ -10,6 +10,7 @@ import gnlqueue
 from gnlqueue import JobNotFound, LeaseLost, PayloadError, queue
 from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.claiming import rescue
 from gnlqueue.queue.leases import renew
 from gnlqueue.queue.transitions import complete_many, confirm_cancel, postpone_unknown, release_many
 from tests.queue.conftest import NOON, after, claimed, crash, row
@@ -401,3 +402,19 @@ def test_a_row_cannot_be_saved_over(alias: str) -> None:
     with pytest.raises(TypeError, match="Use the verb for what you want: cancel, retry, reschedule or enqueue_again"):
         queue.get(job).save()
     assert row(job)["status"] == JobStatus.IN_PROGRESS
+
+
+def test_a_worker_that_knows_the_task_ends_the_grace_of_those_that_do_not(alias: str) -> None:
+    job = claimed(now=NOON)
+    postpone_unknown(job, delay=timedelta(seconds=9), grace=timedelta(hours=1), now=NOON)
+    known = queue.claim(worker_id="w1", now=after(minutes=1))
+    assert known is not None
+    queue.fail(known, "no paper", after=0, now=after(minutes=1))
+    assert queue.get(job).unknown_since is None
+
+
+def test_a_rescuer_that_does_not_know_the_task_leaves_its_end_to_one_that_does(alias: str) -> None:
+    job = claimed(max_attempts=None, now=NOON, lease=1)
+    Job.objects.using(alias).filter(pk=job.id).update(attempts=7, crashes=0)
+    rescue(["default"], using=alias, now=after(days=1))
+    assert queue.get(job).status == JobStatus.READY

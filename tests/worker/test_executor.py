@@ -334,3 +334,15 @@ def test_job_whose_attempts_were_used_up_by_crashes_is_not_run(alias: str) -> No
 
     assert row(job).status == JobStatus.DEAD
     assert told() == []
+
+
+@on_sqlite
+def test_system_exit_in_an_asyncio_task_of_a_job_ends_no_other_job(alias: str) -> None:
+    """asyncio lets it out of the event loop, on which the other jobs run too."""
+    exiting = tasks.aexit_in_a_task.using(max_attempts=1).enqueue()
+    gnlqueue.enqueue_many(tasks.awrite_note.bind(str(number)) for number in range(3))
+
+    drain(concurrency=1)
+
+    assert row(exiting).status == JobStatus.DEAD
+    assert Note.objects.using(alias).count() == 3

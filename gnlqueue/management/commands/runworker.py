@@ -24,7 +24,7 @@ from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
 from gnlqueue.worker.identity import served_queues
 from gnlqueue.worker.loop import Worker
-from gnlqueue.worker.supervisor import EXIT_NOT_READY, PARENT, Supervisor
+from gnlqueue.worker.supervisor import EXIT_FAILED, EXIT_NOT_READY, PARENT, Supervisor
 
 
 def queue_list(text: str) -> list[str]:
@@ -107,6 +107,8 @@ def run_worker(options: dict[str, Any], command: list[str]) -> int:
         raise CommandError(f"DATABASES has no alias {options['database']!r}; it has {', '.join(connections)}.")
     _say_what_starts(options)
     if not hasattr(os, "fork") or options["no_heartbeat"]:
+        if options["processes"] > 1 or options["health_file"]:
+            raise CommandError("Without fork, or with --no-heartbeat, there is one process, and no --health-file.")
         return _run_single(worker)
     return Supervisor(worker, options["processes"], options["health_file"]).run()
 
@@ -129,7 +131,7 @@ def _run_single(options: dict[str, Any]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 0
+    return EXIT_FAILED if worker.has_overdue else 0
 
 
 def _run_reloading(command: list[str]) -> int:
