@@ -51,17 +51,13 @@ class Heartbeat:
         return self.lease / BEATS_PER_LEASE
 
     def beat(self) -> None:
-        """Renew what living workers hold, and note in their tables what was renewed and what is lost."""
+        """Renew what living workers hold.
+
+        What is not renewed was just finished, or is lost: its worker learns that from the guard, at its next write.
+        """
         alive = [table for table in self.tables if table.owner is Owner.ALIVE]
-        published = {held.pair: (table, held) for table in alive for held in table}
-        sent_at = time.monotonic()  # before the statement: the lease lasts at least from here
-        renewed, lost = leases.renew(list(published), timedelta(seconds=self.lease), using=self.database)
-        for pair in renewed:
-            table, held = published[pair]
-            table.confirm(held, sent_at)
-        for pair in lost:
-            table, held = published[pair]
-            table.mark_lost(held)
+        published = [held.pair for table in alive for held in table]
+        leases.renew(published, timedelta(seconds=self.lease), using=self.database)
         ids = [table.worker_id for table in alive]
         WorkerProcess.objects.using(self.database).filter(worker_id__in=ids).update(heartbeat_at=clock())
         if self.health_file is not None:

@@ -4,16 +4,15 @@ A heartbeat that lives in the worker falls silent while a task holds the GIL. So
 pairs that it holds here, and another process renews them. The memory outlives a crash of either side: a new heartbeat
 process goes on where the old one was, and what a dead worker held is known at once.
 
-One writer per field: the worker writes the entries, the heartbeat what it learned of them, the supervisor the state of
-the whole. Each field is 8 aligned bytes, which are stored at once. An entry's `generation` changes whenever the worker
-uses it for another job, and says whom an answer of the heartbeat was meant for.
+One writer per field: the worker writes the entries, the supervisor the state of the whole, the heartbeat reads. Each
+field is 8 aligned bytes, which are stored at once. An entry's `generation` changes whenever the worker uses it for
+another job, so that nobody takes the id of one job and the token of another for a pair.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-import time
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -43,15 +42,13 @@ class Stage(IntEnum):
 class Held(NamedTuple):
     """One entry as the heartbeat reads it."""
 
-    place: int
-    generation: int
     pair: Pair
     stage: Stage
 
 
 _HEADER = struct.Struct("=qq100s12x")  # owner, pid, worker id
-_STAGE, _ID, _TOKEN, _GENERATION, _CONFIRMED, _CONFIRMED_AT, _LOST = range(0, 56, 8)
-_ENTRY_SIZE = 56
+_STAGE, _ID, _TOKEN, _GENERATION = range(0, 32, 8)
+_ENTRY_SIZE = 32
 
 
 class LeaseTable:
@@ -103,10 +100,7 @@ class LeaseTable:
         self._places[claimed.id] = place
         self._write(place, _ID, claimed.id)
         self._write(place, _TOKEN, claimed.lease_token)
-        struct.pack_into("=d", self._memory, self._at(place, _CONFIRMED_AT), time.monotonic())
-        generation = self._read(place, _GENERATION) + 1
-        self._write(place, _CONFIRMED, generation)
-        self._write(place, _GENERATION, generation)
+        self._write(place, _GENERATION, self._read(place, _GENERATION) + 1)
         self._write(place, _STAGE, Stage.HELD)  # last: only now does anybody look at the entry
 
     def advance(self, claimed: ClaimedJob, stage: Stage) -> None:
@@ -121,18 +115,6 @@ class LeaseTable:
         if place is not None:
             self._write(place, _STAGE, Stage.FREE)
             self._free.append(place)
-
-    def is_lost(self, claimed: ClaimedJob) -> bool:
-        """Tell whether a renewal found that the job is held no more."""
-        place = self._places.get(claimed.id)
-        return place is not None and self._read(place, _LOST) == self._read(place, _GENERATION)
-
-    def confirmed_at(self, claimed: ClaimedJob) -> float | None:
-        """Return when the lease was last known to be renewed (monotonic seconds); `None` when it isn't held."""
-        place = self._places.get(claimed.id)
-        if place is None:
-            return None
-        return float(struct.unpack_from("=d", self._memory, self._at(place, _CONFIRMED_AT))[0])
 
     def pairs(self) -> set[Pair]:
         """Return the (id, token) pairs that are held."""
@@ -149,17 +131,7 @@ class LeaseTable:
             generation = self._read(place, _GENERATION)
             pair = self._read(place, _ID), self._read(place, _TOKEN)
             if self._read(place, _GENERATION) == generation and self._read(place, _STAGE) != Stage.FREE:
-                yield Held(place, generation, pair, Stage(stage))
-
-    def confirm(self, held: Held, at: float) -> None:
-        """Note that the lease was renewed by a statement sent at `at` (monotonic seconds)."""
-        if self._read(held.place, _GENERATION) == held.generation:
-            struct.pack_into("=d", self._memory, self._at(held.place, _CONFIRMED_AT), at)
-            self._write(held.place, _CONFIRMED, held.generation)
-
-    def mark_lost(self, held: Held) -> None:
-        """Note that a renewal matched no row."""
-        self._write(held.place, _LOST, held.generation)
+                yield Held(pair, Stage(stage))
 
     def clear(self) -> None:
         """Forget everything, once the jobs of a worker that is gone were given back."""

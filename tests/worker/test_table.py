@@ -47,34 +47,6 @@ def test_places_are_used_again(table: LeaseTable) -> None:
     assert table.pairs() == set()
 
 
-def test_answer_for_the_place_s_last_job_is_not_taken_for_the_next_one(table: LeaseTable) -> None:
-    table.hold(job(1))
-    (seen,) = table
-    table.drop(job(1))
-    table.hold(job(2))
-    at = table.confirmed_at(job(2))
-
-    table.confirm(seen, at=1.0)
-    table.mark_lost(seen)
-
-    assert table.confirmed_at(job(2)) == at
-    assert not table.is_lost(job(2))
-
-
-def test_answers_of_the_heartbeat(table: LeaseTable) -> None:
-    table.hold(job(1))
-    (held,) = table
-
-    table.confirm(held, at=12.5)
-    assert table.confirmed_at(job(1)) == 12.5
-    assert not table.is_lost(job(1))
-    table.mark_lost(held)
-
-    assert table.is_lost(job(1))
-    assert not table.is_lost(job(5))
-    assert table.confirmed_at(job(5)) is None
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # pytest's; the child does no more than this
 def test_another_process_sees_what_is_written(table: LeaseTable) -> None:
     reading, writing = os.pipe()
@@ -103,4 +75,4 @@ def test_cleared_table_is_free_for_another_worker(table: LeaseTable) -> None:
 
     assert table.worker_id == "x" * 100
     table.hold(job(5, 2))
-    assert not table.is_lost(job(5, 2))
+    assert table.pairs() == {(5, 2)}
