@@ -73,12 +73,12 @@ class CuttingProxy:
             if self._armed and b"COMMIT" in data.upper():
                 self._armed = False
                 cut.set()
-            server.sendall(data)
+            _pass_on(data, server)
         _hang_up(server)
 
     def _answer(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:
         while (data := _receive(server)) and not cut.is_set():
-            client.sendall(data)
+            _pass_on(data, client)
         self.cuts += cut.is_set()
         _hang_up(client)
 
@@ -88,6 +88,12 @@ def _receive(line: socket.socket) -> bytes:
         return line.recv(65536)
     except OSError:
         return b""
+
+
+def _pass_on(data: bytes, line: socket.socket) -> None:
+    """Send, unless the other end has gone: a driver's last word on a line that was cut reaches nobody."""
+    with contextlib.suppress(OSError):
+        line.sendall(data)
 
 
 def _hang_up(line: socket.socket) -> None:
