@@ -31,7 +31,7 @@ def resolve(
     `by` is who decides, `reason` why; both are kept.
 
     Raises `AlreadyResolved` when somebody else was first, `ValueError` for an answer that does not apply,
-    `PayloadError` for a result that JSON cannot carry.
+    `PayloadError` for a result that JSON cannot carry, `JobNotFound` where there is no such entry.
     """
     if not by or not reason:
         raise ValueError("Say who decides (by) and why (reason): whoever reads this later will want to know.")

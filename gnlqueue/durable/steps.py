@@ -37,7 +37,10 @@ class Steps:
         return cast(T, self._run.run_step(STEP, name, function, args, kwargs, self._options))
 
     def idempotent_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call `function` until it has returned once, and return its result; a crash in between runs it again."""
+        """Call `function` until it has returned once, and return its result; a crash in between runs it again.
+
+        Raises `StepFailed` when it failed, and the interrupt that stops the run.
+        """
         return cast(T, self._run.run_step(IDEMPOTENT, name, function, args, kwargs, self._options))
 
     def atomic_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -45,6 +48,8 @@ class Steps:
 
         `on_commit` hooks of the function run at most once, and are not part of it. Writes on another alias are
         refused.
+
+        Raises `StepFailed` when it failed and was rolled back, and the interrupt that stops the run.
         """
         return cast(T, self._run.run_step(ATOMIC, name, function, args, kwargs, self._options))
 

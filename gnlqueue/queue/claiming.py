@@ -49,6 +49,8 @@ def claim_many(
     Scheduled jobs that are due are promoted and expired leases are rescued first. Any number of workers may claim at
     once: no job is ever given to two. Each claim adds 1 to the job's attempts and to its lease token. A job that
     crashed its worker twice in a row is returned alone.
+
+    Raises `InvalidTask` for what is no queue name, `ValueError` for a limit, a lease or a worker id out of range.
     """
     alias = alias_of(using)
     _checked(queue_name, worker_id, lease, limit)

@@ -54,7 +54,9 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
     """Cancel a job, and return it.
 
     One that waits, is blocked or is dead is cancelled at once. One in progress is asked to stop: its next context call
-    raises `JobCancelled`, and a handler that finishes first is done. A job that is done already raises `WrongStatus`.
+    raises `JobCancelled`, and a handler that finishes first is done.
+
+    Raises `WrongStatus` for a job that is done already, `JobNotFound` for one that is gone.
     """
     id, alias = _identify(job, using)
     row = Job.objects.using(alias).filter(pk=id)
@@ -75,7 +77,9 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
 def retry(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
     """Make a dead or cancelled job ready again, with all its attempts and its journal, and return it.
 
-    The journal is kept, so that recorded effects do not run again. Raises `WrongStatus` for a job in any other status.
+    The journal is kept, so that recorded effects do not run again.
+
+    Raises `WrongStatus` for a job in any other status, `JobNotFound` for one that is gone.
     """
     id, alias = _identify(job, using)
     row = Job.objects.using(alias).filter(pk=id, status__in=RETRYABLE)
@@ -106,7 +110,8 @@ def reschedule(
 ) -> Job:
     """Let a waiting job start at another time (an aware datetime, or a timedelta from now), and return it.
 
-    Raises `WrongStatus` for a job that does not wait.
+    Raises `WrongStatus` for a job that does not wait, `JobNotFound` for one that is gone, `ValueError` for a time
+    without a zone.
     """
     id, alias = _identify(job, using)
     if isinstance(run_after, datetime) and run_after.utcoffset() is None:
@@ -120,7 +125,7 @@ def reschedule(
 def unblock(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
     """Make a blocked job ready, and return it; for whoever has settled what it waited for.
 
-    Raises `WrongStatus` for a job that is not blocked.
+    Raises `WrongStatus` for a job that is not blocked, `JobNotFound` for one that is gone.
     """
     id, alias = _identify(job, using)
     row = Job.objects.using(alias).filter(pk=id).with_status(JobStatus.BLOCKED)
@@ -178,6 +183,8 @@ def enqueue_again(
 
     The new job has a run of its own with an empty journal, so that the effects which the old run has recorded happen
     again: their keys are returned. Its `origin` is the old job, which stays as it is.
+
+    Raises `JobNotFound` where the old job is gone, `PayloadError` for arguments that JSON cannot carry.
     """
     old = get(job, using=using)
     alias = alias_of(old._state.db)

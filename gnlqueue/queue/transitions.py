@@ -120,7 +120,7 @@ def fail(
     after the `backoff` given here, or the job's, or the task's (1 s, doubling, at most 60 s, less some jitter). With
     `final` the job is dead at once. If somebody asked to cancel it meanwhile, it is cancelled instead.
 
-    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    Raises `LeaseLost` or `JobNotFound` when the job is not held, `ValueError` for a delay out of range.
     """
     using = database_of(claimed)
     dead = final or claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
