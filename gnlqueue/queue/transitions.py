@@ -24,7 +24,7 @@ end_overdue        the same, always with backoff                           count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
@@ -287,31 +287,30 @@ def end_crashed(pairs: Sequence[Pair], *, using: str) -> int:
 
     `pairs` are the (id, lease token) pairs of its jobs that had begun. Returns how many were still held.
     """
-    if not pairs:
-        return 0
-    mine = _jobs(using).filter(held_pairs(pairs)).order_by("id")
-
-    def write() -> int:
-        with transaction.atomic(using=using):
-            return end_lost_attempts(mine, mine, using=using)
-
-    ended = retried(using, write)
-    wakeups.wake(using, [wakeups.ANY_QUEUE] if ended else [])
-    return ended
+    return _end_held(pairs, lambda mine: end_lost_attempts(mine, mine, using=using), using)
 
 
 def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:
     """Fail the attempts of a worker process that was ended because of them; return how many were still held."""
+
+    def end(mine: JobQuerySet) -> int:
+        return sum(
+            _end_attempt(job, mine, error, 0, backoffs.DEFAULT.delay(job.attempts), using, None)
+            for job in mine.only(*_LOST_COLUMNS)
+        )
+
+    return _end_held(pairs, end, using)
+
+
+def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], using: str) -> int:
+    """End attempts in one transaction, and wake who may run the jobs again."""
     if not pairs:
         return 0
     mine = _jobs(using).filter(held_pairs(pairs)).order_by("id")
 
     def write() -> int:
         with transaction.atomic(using=using):
-            return sum(
-                _end_attempt(job, mine, error, 0, backoffs.DEFAULT.delay(job.attempts), using, None)
-                for job in mine.only(*_LOST_COLUMNS)
-            )
+            return end(mine)
 
     ended = retried(using, write)
     wakeups.wake(using, [wakeups.ANY_QUEUE] if ended else [])
