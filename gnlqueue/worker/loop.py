@@ -238,7 +238,8 @@ class Worker:
         if late:
             self._intake.pause_prefetch()  # or this worker would claim them again at once
         self._give_back(late)
-        self._maintenance.do_what_is_due(idle=not self._holdings)
+        # Whoever was just woken looks for the new job first.
+        self._maintenance.do_what_is_due(idle=not self._holdings and not self._look_again)
         room = self._intake.room()
         claimed = self._intake.claim(room) if room > 0 else []
         if self._stop_by is not None:  # meanwhile
