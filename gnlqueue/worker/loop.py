@@ -238,8 +238,9 @@ class Worker:
         if late:
             self._intake.pause_prefetch()  # or this worker would claim them again at once
         self._give_back(late)
-        # Whoever was just woken looks for the new job first.
-        self._maintenance.do_what_is_due(idle=not self._holdings and not self._look_again)
+        # Whoever was just woken looks for the new job first; whoever drains must know that nothing is due.
+        woken = self._look_again and not self.drain
+        self._maintenance.do_what_is_due(idle=not self._holdings and not woken)
         room = self._intake.room()
         claimed = self._intake.claim(room) if room > 0 else []
         if self._stop_by is not None:  # meanwhile
