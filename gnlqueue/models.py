@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from gnlqueue.indexes import PartialIndex
 
@@ -117,6 +118,19 @@ class Job(models.Model):
                 instead=["status", "finished_at", "id"],
                 name="gnlqueue_job_finished",
             ),
+            # Few rows, which people look for; MySQL finds them by the status that leads its other indexes.
+            PartialIndex(
+                fields=["id"], where=Q(status="blocked"), instead=["blocked_reason", "id"], name="gnlqueue_job_blocked"
+            ),
+        ]
+        default_permissions = ("view",)  # nobody adds, changes or deletes a job by hand: there are verbs
+        permissions: ClassVar = [
+            ("retry_job", _("Can retry dead and cancelled jobs")),
+            ("run_job_now", _("Can let a waiting job run now")),
+            ("reschedule_job", _("Can let a waiting job run at another time")),
+            ("cancel_job", _("Can cancel jobs")),
+            ("enqueue_job_again", _("Can enqueue a job again, with other arguments")),
+            ("view_job_payload", _("Can see arguments and results")),
         ]
 
     def __str__(self) -> str:
@@ -158,6 +172,7 @@ class JobAttempt(models.Model):
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["exception_class", "ended_at"], name="gnlqueue_attempt_error")]
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"attempt {self.number} of job {self.job_id}"
@@ -191,7 +206,9 @@ class RunJournalEntry(models.Model):
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name_plural = "run journal entries"
+        verbose_name_plural = _("run journal entries")
+        default_permissions = ("view",)
+        permissions: ClassVar = [("resolve_runjournalentry", _("Can decide about steps in doubt"))]
         constraints: ClassVar = [models.UniqueConstraint(fields=["key_hash"], name="gnlqueue_entry_key")]
         indexes: ClassVar = [
             models.Index(fields=["run_id", "position"], name="gnlqueue_entry_run"),
@@ -267,7 +284,8 @@ class WorkerProcess(models.Model):
     heartbeat_at = models.DateTimeField()
 
     class Meta:
-        verbose_name_plural = "worker processes"
+        verbose_name_plural = _("worker processes")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return self.worker_id
@@ -279,5 +297,88 @@ class QueueState(models.Model):
     queue_name = models.CharField(max_length=64, primary_key=True)
     paused_at = models.DateTimeField(null=True, help_text="While set, nothing is claimed from this queue.")
 
+    class Meta:
+        default_permissions = ("view",)
+        permissions: ClassVar = [("pause_queuestate", _("Can pause and resume queues"))]
+
     def __str__(self) -> str:
         return self.queue_name
+
+
+class TaskMinute(models.Model):
+    """What one worker finished of one task in one minute, for charts and percentiles; no decision is taken from it.
+
+    A worker writes its rows every few seconds; what it counted since then is lost when it is killed.
+    """
+
+    minute = models.DateTimeField(help_text="Its beginning.")
+    queue_name = models.CharField(max_length=64)
+    task_name = models.CharField(max_length=200)
+    worker_id = models.CharField(max_length=100)
+    succeeded = models.PositiveIntegerField(default=0, help_text="Jobs that became done.")
+    failed = models.PositiveIntegerField(default=0, help_text="Attempts that failed, the last one of a job included.")
+    waits = models.JSONField(default=dict, help_text="Histogram of the time from due to start: bucket to count.")
+    runs = models.JSONField(default=dict, help_text="Histogram of the time from start to end: bucket to count.")
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["minute", "queue_name"], name="gnlqueue_minute")]
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.task_name} at {self.minute:%Y-%m-%d %H:%M} on {self.worker_id}"
+
+
+class OperatorAction(models.Model):
+    """What a person did to jobs, queues or steps: who, what, to how many, by which filter, and why. Append only."""
+
+    at = models.DateTimeField()
+    by = models.CharField(max_length=200)
+    verb = models.CharField(max_length=40, help_text="retry, run_now, reschedule, cancel, enqueue_again, resolve, …")
+    target = models.CharField(
+        max_length=200, help_text="What it was done to, in words: job 5, queue billing, 312 jobs."
+    )
+    job_id = models.BigIntegerField(null=True, help_text="The job, where it was one.")
+    where = models.JSONField(null=True, help_text="The frozen filter of a bulk action.")
+    why = models.TextField(blank=True)
+    done = models.PositiveIntegerField(default=0, help_text="Rows that changed.")
+    skipped = models.PositiveIntegerField(default=0, help_text="Rows that had changed meanwhile and were left alone.")
+    runner_id = models.BigIntegerField(null=True, help_text="The background job that does it, where it is many.")
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("operator action")
+        verbose_name_plural = _("operator log")
+        indexes: ClassVar = [models.Index(fields=["job_id"], name="gnlqueue_action_job")]
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.target} by {self.by}"
+
+
+class Overview(Job):
+    """The page that says whether the queue is well."""
+
+    class Meta:
+        proxy = True
+        verbose_name = verbose_name_plural = _("overview")
+        default_permissions = ("view",)
+
+
+class DeadJob(Job):
+    """Jobs that are dead, as a page of its own."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("dead letter")
+        verbose_name_plural = _("dead letters")
+        default_permissions = ("view",)
+
+
+class StepInDoubt(RunJournalEntry):
+    """Steps that wait for a person's decision, as a page of its own."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("step in doubt")
+        verbose_name_plural = _("in doubt")
+        default_permissions = ("view",)
