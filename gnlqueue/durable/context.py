@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import UTC, timedelta
+from datetime import timedelta
 from functools import cached_property
 
 from gnlqueue import queue
+from gnlqueue.durable.effects import identity_of_job
 from gnlqueue.durable.entries import STEP, Entry
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.durable.run import Run
@@ -66,7 +67,7 @@ class JobContext(Run):
             )
 
     def _identity(self) -> str:
-        return f"{self.run_id}:{self.claimed.enqueued_at.astimezone(UTC).isoformat()}"
+        return identity_of_job(self.run_id, self.claimed.enqueued_at)
 
 
 def current_context() -> JobContext:

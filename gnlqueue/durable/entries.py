@@ -155,6 +155,11 @@ class Journal:
         )
         note.save(using=self.fence.database, force_insert=True)
 
+    def is_resolved(self, entry: Entry) -> bool:
+        """Tell whether a human has decided about this entry."""
+        notes = StepNote.objects.using(self.fence.database).filter(entry_id=entry.id, kind=StepNote.Kind.RESOLUTION)
+        return notes.exists()
+
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.
 

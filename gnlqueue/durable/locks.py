@@ -82,8 +82,10 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
         run = _OutsideRun(run_id, fence)
         try:
             yield run
-        finally:
+        except BaseException:
             run.end()
+            raise
+        run.finish()
         if run.interrupt is not None:  # however it was caught
             raise run.as_raised(run.interrupt)
 

@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from gnlqueue.durable.entries import Entry
+from gnlqueue.durable.entries import ATOMIC, IDEMPOTENT, STEP, Entry
+from gnlqueue.models import EntryStatus
+
+STEPS = (STEP, IDEMPOTENT, ATOMIC)
 
 
 class Mismatch(Exception):
@@ -76,6 +79,12 @@ class Replay:
             raise Mismatch(entry, got, f"{key!r} was recorded with other arguments")
         entry.visited = True
         return entry
+
+    def left_out(self) -> list[Entry]:
+        """Return the recorded steps that the code has not asked for, and that did happen or may have."""
+        known = {EntryStatus.DONE, EntryStatus.STARTED, EntryStatus.IN_DOUBT}
+        recorded = (*self._main, *self._keyed.values())
+        return [entry for entry in recorded if not entry.visited and entry.status in known and entry.kind in STEPS]
 
     def _next_of_main_flow(self) -> Entry | None:
         while self._next < len(self._main) and self._main[self._next].visited:

@@ -108,6 +108,10 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
     if note is None or row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
         raise ValueError(f"The step {row.key!r} is {row.status}: there is no recorded result to use.")
     got = json.loads(note.value or "{}")
+    if not got:
+        raise ValueError(
+            f"The code no longer asks for the step {row.key!r}: go on without its result, or fail the job."
+        )
     taken = RunJournalEntry.objects.using(alias).filter(key_hash=key_hash(row.run_id, got["key"])).exclude(pk=row.pk)
     if taken.exists():
         raise ValueError(f"The step {got['key']!r} has a record of its own; put the code right and go on.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import protocol
 from gnlqueue.durable.base import Step
-from gnlqueue.durable.entries import ATOMIC, Entry, Journal
+from gnlqueue.durable.effects import effect_key
+from gnlqueue.durable.entries import ATOMIC, STEP, Entry, Journal
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
 from gnlqueue.durable.options import StepOptions
@@ -33,7 +33,7 @@ from gnlqueue.exceptions import (
     PayloadError,
     StepFailed,
 )
-from gnlqueue.models import StepNote
+from gnlqueue.models import EntryStatus, StepNote
 from gnlqueue.queue.transactions import in_own_transaction
 
 T = TypeVar("T")
@@ -69,7 +69,8 @@ class Run(Steps):
         self._options = _DEFAULTS
         self._loaded: tuple[Journal, Replay] | None = None
         self._lock = threading.RLock()  # one step at a time finds its place in the journal
-        self._changed = threading.Condition()  # never held while the database is asked
+        self._guard = threading.RLock()  # of what is open, and of the end; never held while the database is asked
+        self._closed: threading.Condition | None = None  # made by who waits for a step of another thread
         self._open: list[Flow] = []  # of each open step, the flow of control that it belongs to
         self._ended = False
         self._failures: list[_Unsealed] = []
@@ -173,7 +174,7 @@ class Run(Steps):
 
     def stop(self, interrupt: JobInterrupt) -> NoReturn:
         """Set what stops the run, unless something did before, and raise it."""
-        with self._changed:
+        with self._guard:
             if self.interrupt is None:
                 self.interrupt = interrupt
         raise self.as_raised(self.interrupt)
@@ -192,12 +193,35 @@ class Run(Steps):
         """Whether the handler made a journal call in this attempt."""
         return self._loaded is not None
 
+    @property
+    def has_past(self) -> bool:
+        """Whether something may be recorded for this run: in this attempt, or in an earlier one."""
+        return self.has_steps or self.fence.token > 1
+
     def end(self) -> None:
         """Wait until no step is open any more, and let none begin: the handler has returned or raised."""
-        with self._changed:
+        with self._guard:
             self._ended = True
             # The main flow is the handler's own, so that its steps have ended with it.
-            self._changed.wait_for(lambda: all(each == self._main_flow for each in self._open))
+            if any(each != self._main_flow for each in self._open):
+                self._closed = threading.Condition(self._guard)
+                self._closed.wait_for(lambda: all(each == self._main_flow for each in self._open))
+
+    def finish(self) -> None:
+        """Do what `end` does, for a handler that has returned, and stop where it left out what was recorded.
+
+        A step of another thread or task is found by its key alone: under another name it looks like a new one, and
+        only here is it seen that the code no longer asks for the old one.
+        """
+        self.end()
+        if self.interrupt is not None or not self.has_past:
+            return
+        journal, replay = self._load()
+        for entry in replay.left_out():
+            if entry.kind == STEP and entry.status != EntryStatus.DONE:
+                self._block_in_doubt(journal, entry)
+        if recorded := replay.left_out():
+            self._block_on_left_out(journal, recorded)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +237,7 @@ class Run(Steps):
     ) -> Step:
         """Find the step's key and what is recorded of it; from here on it is open."""
         self._refuse_where_no_step_can_begin(name)
-        with self._changed:
+        with self._guard:
             self._raise_if_stopped()
             self._open.append(caller)
         try:
@@ -235,9 +259,10 @@ class Run(Steps):
         return kind(self, journal, key, caller, call, args, kwargs, args_hash, options, entry)
 
     def _close_step(self, caller: Flow) -> None:
-        with self._changed:
+        with self._guard:
             self._open.remove(caller)
-            self._changed.notify_all()
+            if self._closed is not None:
+                self._closed.notify_all()
 
     def _refuse_where_no_step_can_begin(self, name: str) -> None:
         run_id, outer = inside_step.get() or (None, None)
@@ -265,6 +290,28 @@ class Run(Steps):
         )
         got = payloads.encode(mismatch.got, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
         journal.note(mismatch.entry, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, got)
+        self.stop(JobBlocked(text, "mismatch"))
+
+    def _block_in_doubt(self, journal: Journal, entry: Entry) -> NoReturn:
+        if entry.status != EntryStatus.IN_DOUBT:
+            self.write(lambda: journal.change(entry, EntryStatus.IN_DOUBT))
+        text = (
+            f"The code no longer asks for the step {entry.key!r} of {self.run_id!r}, and nobody knows whether it "
+            f"happened. Find out, and say so: manage.py gnlqueue resolve {entry.id}."
+        )
+        self.stop(JobBlocked(text, "in_doubt"))
+
+    def _block_on_left_out(self, journal: Journal, recorded: list[Entry]) -> None:
+        first = recorded[0]
+        if journal.is_resolved(first):  # somebody has seen these, and said to go on
+            return
+        keys = ", ".join(repr(entry.key) for entry in recorded[:20])
+        text = (
+            f"The code of {self.run_id!r} no longer asks for what was recorded: {keys}. If it did so under another "
+            "name, that happened again. Put the code right and go on, go on without, or fail the job: manage.py "
+            f"gnlqueue resolve {first.id}."
+        )
+        journal.note(first, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, "{}")
         self.stop(JobBlocked(text, "mismatch"))
 
     def _raise_if_stopped(self) -> None:
@@ -310,7 +357,7 @@ class Run(Steps):
             ) from None
 
     def _effect_key(self, step_key: str) -> str:
-        return f"gnlqueue-{hashlib.sha256(f'{self._identity()}:{step_key}'.encode()).hexdigest()[:40]}"
+        return effect_key(self._identity(), step_key)
 
     def _identity(self) -> str:
         """Return what tells this run from all others, also from one of another database with the same id."""

@@ -1,12 +1,23 @@
 """Code that asks for something else than the journal holds: the job is blocked, and there are three ways out."""
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gnlqueue import FailJob, GoOn, JobContext, UseRecorded, queue, resolve
+from gnlqueue import (
+    FailJob,
+    GoOn,
+    JobContext,
+    JournalMismatch,
+    NotHappened,
+    UseRecorded,
+    durable_run,
+    queue,
+    resolve,
+)
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.durable import tasks
@@ -165,3 +176,92 @@ def test_no_except_clause_makes_a_success_of_a_mismatch(play: Play, clause: type
 
     now_do(handler)
     assert attempt(job).status == JobStatus.BLOCKED
+
+
+# --- steps that the code no longer asks for ------------------------------------------------------------------------
+
+
+def keyed(*names: str) -> Handler:
+    """Steps that are found by their key alone, as those of threads and asyncio tasks are."""
+    return lambda context: [context.using(key="5").step(name, give(name)) for name in names]
+
+
+def test_a_renamed_step_that_is_found_by_its_key_blocks_the_job_at_its_end(play: Play) -> None:
+    job = play(crashing(keyed("charge", "ship")))
+    attempt(job)
+    now_do(keyed("bill", "ship"))
+    blocked = attempt(job)
+    assert (blocked.status, blocked.blocked_reason, blocked.attempts) == (JobStatus.BLOCKED, "mismatch", 1)
+    assert "no longer asks for what was recorded: 'charge[5]'" in (blocked.last_error or "")
+    assert [each.key for each in in_doubt()] == ["charge[5]"]
+
+
+def test_what_is_left_out_is_accepted_once_somebody_says_go_on(play: Play) -> None:
+    job = play(crashing(keyed("charge", "ship")))
+    attempt(job)
+    now_do(keyed("ship"))
+    attempt(job)
+    with pytest.raises(ValueError, match="go on without its result, or fail the job"):
+        resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    done = attempt(job)
+    assert (done.status, done.result) == (JobStatus.DONE, ["ship"])
+
+
+@on_sqlite
+def test_a_handler_that_makes_no_step_any_more_leaves_them_out_too(play: Play) -> None:
+    job = play(crashing(recorded))
+    attempt(job)
+    now_do(lambda context: "nothing to do")
+    assert attempt(job).blocked_reason == "mismatch"
+
+
+@on_sqlite
+def test_a_last_step_that_was_taken_out_blocks_the_job(play: Play) -> None:
+    job = play(crashing(recorded))
+    attempt(job)
+    now_do(lambda context: context.step("charge", give("new"), 100))
+    assert attempt(job).blocked_reason == "mismatch"
+    assert [each.key for each in in_doubt()] == ["ship"]
+
+
+def test_a_step_that_may_have_happened_and_is_left_out_is_in_doubt(play: Play) -> None:
+    """The run must not end as done while nobody knows what became of it."""
+    job = play(keyed("charge"))
+    leave_started(job, "charge[5]")
+    now_do(keyed("bill"))
+    blocked = attempt(job)
+    assert (blocked.status, blocked.blocked_reason) == (JobStatus.BLOCKED, "in_doubt")
+    assert entry(job, "charge[5]").status == EntryStatus.IN_DOUBT
+    resolve(entry(job, "charge[5]"), NotHappened(), **BY)
+    assert attempt(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_in_a_run_outside_a_job_what_is_left_out_is_an_error(alias: str) -> None:
+    with contextlib.suppress(ZeroDivisionError), durable_run("import:1") as run:
+        run.step("charge", give(1))
+        raise ZeroDivisionError
+    with pytest.raises(JournalMismatch, match="no longer asks for"), durable_run("import:1"):
+        pass
+    with durable_run("import:1") as run:
+        run.step("charge", give(2))
+
+
+@on_sqlite
+def test_an_async_handler_leaves_out_steps_too(aplay: Play) -> None:
+    async def two(context: JobContext) -> None:
+        await asyncio.gather(*(context.using(key=key).astep("charge", anything) for key in ("EU", "US")))
+        raise ZeroDivisionError
+
+    async def one(context: JobContext) -> None:
+        await context.using(key="EU").astep("charge", anything)
+
+    job = aplay(two)
+    attempt(job)
+    tasks.handlers["aplay"] = one
+    assert attempt(job).blocked_reason == "mismatch"
+    assert [each.key for each in in_doubt()] == ["charge[US]"]
+
+
+async def anything() -> None: ...

@@ -195,7 +195,7 @@ def test_a_doubt_that_is_settled_before_the_job_is_blocked_does_not_block_it(ali
         started_at=claimed.last_attempted_at,
     )
     resolve(doubtful, Happened(), **BY)
-    assert transitions.block(claimed, "in_doubt", "nobody knows") is False
+    assert transitions.block(claimed, "in_doubt", "nobody knows") == JobStatus.READY
     ready = queue.get(claimed)
     assert (ready.status, ready.attempts, ready.blocked_reason) == (JobStatus.READY, 0, None)
 
