@@ -11,8 +11,9 @@ job_blocked        job_id, task_name, reason            once blocked is stored  
 job_resolved       job_id, entry                        once a human's answer is stored                    none
 ================== ==================================== ================================================== ============
 
-`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that has the outcome. A job that ends
-without one sends none: cancelled while it waited, dead or blocked because its worker died, ended by your own consumer.
+`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that has the outcome. Where there is none,
+they come after the commit from whoever ended the job: who cancelled it while it waited, who failed it by `resolve`, or
+the process that took it from a worker that died. A consumer of your own sends none for what it ends itself.
 
 A receiver runs in the sender's thread and takes its time. What it raises is logged, never passed on: a receiver must
 not be able to lose a job.

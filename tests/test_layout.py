@@ -18,13 +18,17 @@ LAYERS = [
     ["registry"],
     ["indexes"],
     ["models"],
+    ["redaction"],
     ["migrations"],
     ["dialects"],
     ["connection"],
     ["queue"],
     ["durable"],
+    ["metrics"],
     ["worker"],
-    ["backends", "tasks", "admin", "metrics", "checks", "testing", "inline", "apps"],
+    ["finding"],
+    ["bulk"],
+    ["backends", "tasks", "templatetags", "admin", "checks", "testing", "inline", "apps"],
     [""],  # the package itself: exports
     ["management"],
 ]

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from gnlqueue.models import Job
 
@@ -52,8 +53,19 @@ class NewRow(NamedTuple):
     after: timedelta
 
 
+class Done(NamedTuple):
+    """A held job that is done, with its result as JSON text; `None` where it has none."""
+
+    id: int
+    lease_token: int
+    result: str | None
+
+
 #: The columns that an INSERT fills, in the order of `Dialect.new_rows`; the last three begin at 0.
 INSERTED = (*NewRow._fields[:-1], "enqueued_at", "attempts", "crashes", "lease_token")
+
+#: What becomes of a job that is done, besides its result.
+COMPLETED = "status = 'done', finished_at = {at}, crashes = 0, last_error = NULL, lease_expires_at = NULL"
 
 _JSON = [COLUMNS.index(name) for name in ("args", "kwargs", "options")]
 _TIMES = [index for index, name in enumerate(COLUMNS) if name.endswith("_at") or name == "unknown_since"]
@@ -67,6 +79,8 @@ class Dialect(ABC):
     returns_inserted = True
     #: Whether rows can be locked one by one, and locked ones skipped.
     locks_rows = True
+    #: Whether the driver gives a datetime column's values as aware datetimes, so that `time` changes nothing.
+    times_are_aware = False
     #: The status as a condition by which rows are not looked up.
     status_without_index = "status"
 
@@ -111,7 +125,7 @@ class Dialect(ABC):
     ) -> tuple[str, list[Any]]:
         """Return the SQL of the new rows, as the source of an INSERT, and its parameters."""
         adapt = connection.ops.adapt_datetimefield_value
-        at, at_params = (self.now(), []) if now is None else ("%s", [adapt(now)])
+        at, at_params = self._at(connection, now)
         values, params = [], []
         for row in rows:
             if row.run_at is not None:
@@ -163,6 +177,34 @@ class Dialect(ABC):
             rows = cursor.fetchall()  # at once: an unfinished RETURNING blocks SQLite's other writers
         return [self.row(values) for values in sorted(rows, key=_place)]
 
+    def complete(self, connection: BaseDatabaseWrapper, done: Sequence[Done], now: datetime | None) -> int:
+        """Make the jobs done that are still held, and return how many; the caller knows what to do about the rest."""
+        plain = [(job.id, job.lease_token) for job in done if job.result is None]
+        with_result = [job for job in done if job.result is not None]
+        # One statement needs no BEGIN and COMMIT around it.
+        one = len(with_result) + bool(plain) <= 1
+        with nullcontext() if one else transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+            written = self._complete(cursor, plain, now) if plain else 0
+            for job in with_result:
+                written += self._complete(cursor, [(job.id, job.lease_token)], now, job.result)
+            return written
+
+    def _complete(
+        self, cursor: CursorWrapper, pairs: Sequence[tuple[int, int]], now: datetime | None, result: str | None = None
+    ) -> int:
+        at, times = self._at(cursor.db, now)
+        held, pair_params = self.pairs(pairs)
+        cursor.execute(
+            f"UPDATE {Job._meta.db_table} SET {COMPLETED.format(at=at)}, result = %s"
+            f" WHERE {self.status_without_index} = 'in_progress' AND {held}",
+            [*times, result, *pair_params],
+        )
+        return int(cursor.rowcount)
+
+    def _at(self, connection: BaseDatabaseWrapper, now: datetime | None) -> tuple[str, list[Any]]:
+        """Return the SQL of a statement's time, and its parameters."""
+        return (self.now(), []) if now is None else ("%s", [connection.ops.adapt_datetimefield_value(now)])
+
     def _claim_times(
         self, connection: BaseDatabaseWrapper, lease: timedelta, now: datetime | None
     ) -> tuple[str, str, list[Any]]:
@@ -178,9 +220,10 @@ class Dialect(ABC):
         for index in _JSON:
             if cells[index] is not None:
                 cells[index] = json.loads(cells[index])
-        for index in _TIMES:
-            if cells[index] is not None:
-                cells[index] = self.time(cells[index])
+        if not self.times_are_aware:
+            for index in _TIMES:
+                if cells[index] is not None:
+                    cells[index] = self.time(cells[index])
         return tuple(cells)
 
 

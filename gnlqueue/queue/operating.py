@@ -20,6 +20,7 @@ from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
+from gnlqueue.queue.leaving import announce
 from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
@@ -71,6 +72,8 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
     found = get(id, using=alias)
     if not changed and found.status not in PRUNED:  # it moved between the two statements
         return cancel(id, using=alias, now=now)
+    if changed:
+        announce(found, JobStatus(found.status), alias)
     return _expect(changed or found.status == JobStatus.CANCELLED, found, "cancelled", "it is finished")
 
 
@@ -161,13 +164,15 @@ def fail_blocked(job_id: int, reason: str, *, using: str, now: datetime | None =
 
     Part of the caller's transaction. A step that was caught in the middle, and not settled yet, is in doubt with it.
     """
-    row = Job.objects.using(using).filter(pk=job_id).with_status(JobStatus.BLOCKED)
-    if not row.update(status=JobStatus.DEAD, finished_at=clock(now), blocked_reason=None, last_error=reason):
+    row = Job.objects.using(using).filter(pk=job_id)
+    dead = {"status": JobStatus.DEAD, "finished_at": clock(now), "blocked_reason": None, "last_error": reason}
+    if not row.with_status(JobStatus.BLOCKED).update(**dead):
         return False
     caught = RunJournalEntry.objects.using(using).filter(
         run_id=f"job:{job_id}", kind="step", status=EntryStatus.STARTED
     )
     caught.update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+    announce(row.get(), JobStatus.DEAD, using)
     return True
 
 

@@ -12,33 +12,38 @@ fail               scheduled; dead at max_attempts, blocked with a step    count
                    in doubt; cancelled if asked
 release            ready; cancelled if asked                               given back           held
 suspend            scheduled; cancelled if asked                           given back           held
-block              blocked; ready where it was resolved meanwhile          given back           held
+block              blocked; ready where it was resolved meanwhile;         given back           held
+                   cancelled if asked
 confirm_cancel     cancelled                                               counts               held
 postpone_unknown   scheduled; cancelled if asked; dead after a grace time  given back           held
-end_lost_attempts  ready or scheduled; dead at max_attempts, or once       counts, and a crash  expired, held
-                   more ready, then blocked, with a step in doubt;
+end_lost_attempts  ready or scheduled; dead at max_attempts, or once       a crash; counts if   expired, held
+                   more ready, then blocked, with a step in doubt;         it was alone
                    cancelled if asked
 end_overdue        the same, always with backoff                           counts               held
 =================  ======================================================  ===================  =============
+
+When a process dies that ran several jobs, nobody can tell which of them killed it. None of them pays for it with an
+attempt; each has a crash more, and from the second in a row on a job runs alone. Then a crash counts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
-from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Value, When
+from django.db import connections, transaction
+from django.db.models import Value
 from django.db.models.functions import Coalesce
 
 from gnlqueue import backoff as backoffs
-from gnlqueue import payloads
+from gnlqueue import dialects, payloads
 from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
+from gnlqueue.dialects.base import Done
+from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import (
     LONGEST_REASON,
@@ -49,12 +54,20 @@ from gnlqueue.queue.attempts import (
     record_attempt,
 )
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
+from gnlqueue.queue.leaving import (
+    GIVEN_BACK,
+    NO_LEASE,
+    announce,
+    jobs,
+    leave,
+    leave_for_good,
+    steps,
+    unless_cancelled,
+    when_cancelled,
+)
 from gnlqueue.queue.transactions import retried
 
-_ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
 _READY: dict[str, Any] = {"status": JobStatus.READY}
-_NO_LEASE: dict[str, Any] = {"lease_expires_at": None}
-_GIVEN_BACK: dict[str, Any] = {**_NO_LEASE, "attempts": F("attempts") - 1}
 
 
 def complete(claimed: ClaimedJob, result: Any = None, *, now: datetime | None = None) -> None:
@@ -64,8 +77,6 @@ def complete(claimed: ClaimedJob, result: Any = None, *, now: datetime | None = 
 
     Raises `PayloadError` when JSON cannot carry the result, `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    if result is not None:
-        payloads.encode(result, "result", limit=settings().MAX_PAYLOAD_BYTES)
     if complete_many([(claimed, result)], now=now):
         raise lost(claimed)
 
@@ -75,29 +86,29 @@ def complete_many(done: Sequence[tuple[ClaimedJob, Any]], *, now: datetime | Non
 
     One whose outcome is stored already, under its token, counts as recorded: that is what a commit looks like whose
     acknowledgement was lost.
+
+    Raises `PayloadError` when JSON cannot carry a result.
     """
     if not done:
         return []
     using = database_of(*(claimed for claimed, _ in done))
+    most = settings().MAX_PAYLOAD_BYTES
+    rows = [
+        Done(*claimed.pair, None if result is None else payloads.encode(result, "result", limit=most))
+        for claimed, result in done
+    ]
 
     def write() -> list[ClaimedJob]:
-        plain = [claimed for claimed, result in done if result is None]
-        changes = {"status": JobStatus.DONE, "finished_at": clock(now), "crashes": 0, "last_error": None, **_NO_LEASE}
-        # One statement needs no BEGIN and COMMIT around it.
-        with nullcontext() if len(plain) == len(done) else transaction.atomic(using=using):
-            written = _jobs(using).filter(held(*plain)).update(**changes) if plain else 0
-            for claimed, result in done:
-                if result is not None:
-                    written += _jobs(using).filter(held(claimed)).update(**changes, result=result)
-            return _unrecorded(done, using) if written < len(done) else []
+        written = dialects.of(using).complete(connections[using], rows, now)
+        return _unrecorded(done, using) if written < len(done) else []
 
     return retried(using, write)
 
 
 def _unrecorded(done: Iterable[tuple[ClaimedJob, Any]], using: str) -> list[ClaimedJob]:
-    """Return the jobs that are not done under their holder's token, read in the transaction that wrote them."""
+    """Return the jobs that are not done under their holder's token: the write just before has found fewer than all."""
     tokens = dict(
-        _jobs(using)
+        jobs(using)
         .with_status(JobStatus.DONE)
         .filter(pk__in=[each.id for each, _ in done])
         .values_list("id", "lease_token")
@@ -130,20 +141,20 @@ def fail(
         delay = (backoff or backoff_of(claimed)).delay(claimed.attempts)
     status = JobStatus.DEAD if dead else JobStatus.SCHEDULED
     changes: dict[str, Any] = {
-        "status": _unless_cancelled(status),
-        "finished_at": clock(now) if dead else _when_cancelled(now),
+        "status": unless_cancelled(status),
+        "finished_at": clock(now) if dead else when_cancelled(now),
         "crashes": 0,
         "unknown_since": None,
         "last_error": describe(reason),
-        **_NO_LEASE,
+        **NO_LEASE,
     }
     if not dead:
         changes["run_at"] = clock(now, offset=delay)
     if dead:
-        _leave_for_good(claimed, changes, record=reason, now=now)
+        leave_for_good(claimed, changes, record=reason, now=now)
     else:
-        _leave(claimed, changes, record=reason, now=now)
-    return _jobs(using).get(pk=claimed.id)
+        leave(claimed, changes, record=reason, now=now)
+    return jobs(using).get(pk=claimed.id)
 
 
 def release(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
@@ -168,11 +179,11 @@ def release_pairs(pairs: Sequence[Pair], *, using: str, now: datetime | None = N
     if not pairs:
         return 0
     changes = {
-        "status": _unless_cancelled(JobStatus.READY),
-        "finished_at": _when_cancelled(now),
-        **_GIVEN_BACK,
+        "status": unless_cancelled(JobStatus.READY),
+        "finished_at": when_cancelled(now),
+        **GIVEN_BACK,
     }
-    released = retried(using, lambda: _jobs(using).filter(held_pairs(pairs)).update(**changes))
+    released = retried(using, lambda: jobs(using).filter(held_pairs(pairs)).update(**changes))
     wakeups.wake(using, [wakeups.ANY_QUEUE] if released else [])
     return released
 
@@ -184,48 +195,52 @@ def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime |
     """
     wakes = Value(until) if isinstance(until, datetime) else clock(now, offset=until)
     changes = {
-        "status": _unless_cancelled(JobStatus.SCHEDULED),
-        "finished_at": _when_cancelled(now),
+        "status": unless_cancelled(JobStatus.SCHEDULED),
+        "finished_at": when_cancelled(now),
         "run_at": wakes,
         "crashes": 0,
         "unknown_since": None,
-        **_GIVEN_BACK,
+        **GIVEN_BACK,
     }
-    _leave(claimed, changes)
+    leave(claimed, changes)
 
 
-def block(claimed: ClaimedJob, reason: str, error: str = "") -> bool:
+def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | None = None) -> JobStatus:
     """Let the job wait for a human, without counting the attempt; `reason` is `in_doubt` or `mismatch`.
 
-    Returns `False` where the doubt has been resolved meanwhile: then the job is ready at once.
+    Returns what the job is then: blocked; ready where the doubt has been resolved meanwhile; cancelled where somebody
+    asked for that, and then the step stays in doubt.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
     using = database_of(claimed)
     changes = {
-        "status": JobStatus.BLOCKED,
+        "status": unless_cancelled(JobStatus.BLOCKED),
+        "finished_at": when_cancelled(now),
         "blocked_reason": reason,
         "crashes": 0,
         "unknown_since": None,
         "last_error": payloads.scrub(error, LONGEST_REASON) or None,
-        **_GIVEN_BACK,
+        **GIVEN_BACK,
     }
 
-    def write() -> int:
+    def write() -> JobStatus | None:
         with transaction.atomic(using=using):
             # The job's row first: whoever resolves locks it first too, so that one of us sees the other's work.
-            if not _jobs(using).filter(held(claimed)).update(**changes):
-                return 0
-            if reason == "in_doubt" and not _steps(claimed, EntryStatus.IN_DOUBT).exists():
+            if not jobs(using).filter(held(claimed)).update(**changes):
+                return None
+            blocked = jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
+            if reason == "in_doubt" and not steps(claimed, EntryStatus.IN_DOUBT).exists():
                 most = max_attempts(claimed.task_name, claimed.max_attempts) - 1  # one is left to go on with
-                ready = {"status": JobStatus.READY, "blocked_reason": None, "attempts": min(claimed.attempts - 1, most)}
-                return 1 + _jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED).update(**ready)
-            return 1
+                ready = {**_READY, "blocked_reason": None, "attempts": min(claimed.attempts - 1, most)}
+                if blocked.update(**ready):
+                    return JobStatus.READY
+            return JobStatus.BLOCKED if blocked.exists() else JobStatus.CANCELLED
 
     written = retried(using, write)
-    if not written:
+    if written is None:
         raise lost(claimed)
-    return written == 1
+    return written
 
 
 def confirm_cancel(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
@@ -233,7 +248,7 @@ def confirm_cancel(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    _leave(claimed, {"status": JobStatus.CANCELLED, "finished_at": clock(now), "crashes": 0, **_NO_LEASE})
+    leave(claimed, {"status": JobStatus.CANCELLED, "finished_at": clock(now), "crashes": 0, **NO_LEASE})
 
 
 def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta, now: datetime | None = None) -> bool:
@@ -251,18 +266,18 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
     changes: dict[str, Any] = {
         "last_error": error,
         "unknown_since": Coalesce("unknown_since", clock(now)),
-        **_GIVEN_BACK,
+        **GIVEN_BACK,
     }
     if dead:
         changes |= {"status": JobStatus.DEAD, "finished_at": clock(now)}
-        _leave_for_good(claimed, changes, record=error, now=now)
+        leave_for_good(claimed, changes, record=error, now=now)
     else:
         changes |= {
-            "status": _unless_cancelled(JobStatus.SCHEDULED),
-            "finished_at": _when_cancelled(now),
+            "status": unless_cancelled(JobStatus.SCHEDULED),
+            "finished_at": when_cancelled(now),
             "run_at": clock(now, offset=delay),
         }
-        _leave(claimed, changes)
+        leave(claimed, changes)
     return dead
 
 
@@ -271,14 +286,20 @@ def end_lost_attempts(lost_rows: JobQuerySet, guard: JobQuerySet, *, using: str,
 
     `lost_rows` says which (and locks them where rows can be locked); `guard` is the condition that the UPDATE carries
     once more. Attempts left: the job goes back, at once after its first crash, later with backoff. None left: dead.
-    Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`.
+    Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`; the attempt counts where its
+    worker is known to have lost no other job with it.
     """
+    rows = list(lost_rows.only(*_LOST_COLUMNS))
+    together = Counter(job.worker_id for job in rows)
     ended = 0
-    for job in lost_rows.only(*_LOST_COLUMNS):
+    for job in rows:
         crashes = job.crashes + 1
-        error = f"The worker {job.worker_id} died or lost contact while it held the job."
         delay = timedelta() if crashes == 1 else backoffs.DEFAULT.delay(crashes - 1)
-        ended += _end_attempt(job, guard, error, crashes, delay, using, now)
+        error = f"The worker {job.worker_id} died or lost contact while it held the job."
+        alone = together[job.worker_id] == 1
+        if not alone:
+            error += f" It held {together[job.worker_id]}, and nobody knows which did it: no attempt counts."
+        ended += _end_attempt(job, guard, error, delay, using=using, now=now, crashes=crashes, counts=alone)
     return ended
 
 
@@ -295,7 +316,7 @@ def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:
 
     def end(mine: JobQuerySet) -> int:
         return sum(
-            _end_attempt(job, mine, error, 0, backoffs.DEFAULT.delay(job.attempts), using, None)
+            _end_attempt(job, mine, error, backoffs.DEFAULT.delay(job.attempts), using=using)
             for job in mine.only(*_LOST_COLUMNS)
         )
 
@@ -306,7 +327,7 @@ def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], using: s
     """End attempts in one transaction, and wake who may run the jobs again."""
     if not pairs:
         return 0
-    mine = _jobs(using).filter(held_pairs(pairs)).order_by("id")
+    mine = jobs(using).filter(held_pairs(pairs)).order_by("id")
 
     def write() -> int:
         with transaction.atomic(using=using):
@@ -318,25 +339,35 @@ def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], using: s
 
 
 def _end_attempt(
-    job: Job, guard: JobQuerySet, error: str, crashes: int, delay: timedelta, using: str, now: datetime | None
+    job: Job,
+    guard: JobQuerySet,
+    error: str,
+    delay: timedelta,
+    *,
+    using: str,
+    now: datetime | None = None,
+    crashes: int = 0,
+    counts: bool = True,
 ) -> int:
     most = max_attempts_if_known(job.task_name, job.max_attempts)
+    used = job.attempts if counts else job.attempts - 1
     if job.cancel_requested_at is not None:
         changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
-    elif most is None or job.attempts < most:  # None: a worker that knows the task will say how many it has
+    elif most is None or used < most:  # None: a worker that knows the task will say how many it has
         changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)} if delay else _READY
-    elif _steps(job, EntryStatus.STARTED, using).exists():
+    elif steps(job, EntryStatus.STARTED, using).exists():
         # One more claim, only to settle what became of the step that was caught in the middle; then a human does.
-        settled_in_vain = job.attempts > most
+        settled_in_vain = used > most
         changes = {"status": JobStatus.BLOCKED, "blocked_reason": "in_doubt"} if settled_in_vain else _READY
     else:
         changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
-    changes = {**changes, "crashes": crashes, "unknown_since": None, "last_error": error, **_NO_LEASE}
+    changes = {**changes, "attempts": used, "crashes": crashes, "unknown_since": None, "last_error": error, **NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
     if written:
         record_attempt(job, error, using=using, now=now)
-        if changes["status"] == JobStatus.BLOCKED:
-            _steps(job, EntryStatus.STARTED, using).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+        if changes["status"] in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
+            steps(job, EntryStatus.STARTED, using).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+        announce(job, JobStatus(changes["status"]), using)
     return written
 
 
@@ -344,68 +375,3 @@ _LOST_COLUMNS = (
     "id", "task_name", "attempts", "max_attempts", "crashes", "cancel_requested_at", "lease_token", "worker_id",
     "last_attempted_at",
 )  # fmt: skip
-
-
-def _jobs(using: str) -> JobQuerySet:
-    return Job.objects.using(using)
-
-
-def _unless_cancelled(status: JobStatus) -> Expression:
-    return Case(When(_ASKED_TO_CANCEL, then=Value(JobStatus.CANCELLED.value)), default=Value(status.value))
-
-
-def _when_cancelled(now: datetime | None) -> Expression:
-    return Case(When(_ASKED_TO_CANCEL, then=clock(now)), default=None, output_field=DateTimeField())
-
-
-def _leave(
-    claimed: ClaimedJob,
-    changes: dict[str, Any],
-    *,
-    record: str | BaseException | None = None,
-    now: datetime | None = None,
-) -> None:
-    """Make one guarded UPDATE, and in the same transaction the row of the failed attempt; raise when it is not held."""
-
-    using = database_of(claimed)
-
-    def write() -> int:
-        with transaction.atomic(using=using):
-            written = _jobs(using).filter(held(claimed)).update(**changes)
-            if written and record is not None:
-                record_attempt(claimed, record, using=using, now=now)
-            return written
-
-    if not retried(using, write):
-        raise lost(claimed)
-
-
-def _leave_for_good(
-    claimed: ClaimedJob, changes: dict[str, Any], *, record: str | BaseException, now: datetime | None
-) -> None:
-    """Do what `_leave` does with a job that would be dead, unless an earlier attempt left a step's outcome unknown.
-
-    Then the step is in doubt, and the job waits for a human. (Only who says so, a human by `FailJob` or the code by
-    `on_doubt="fail"`, lets a job be dead with a step in doubt.)
-    """
-    using = claimed.database
-
-    def write() -> int:
-        with transaction.atomic(using=using):
-            written = _jobs(using).filter(held(claimed)).update(**changes)
-            if written:
-                record_attempt(claimed, record, using=using, now=now)
-                if _steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now)):
-                    _jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
-                        status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
-                    )
-            return written
-
-    if not retried(using, write):
-        raise lost(claimed)
-
-
-def _steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None) -> QuerySet[RunJournalEntry]:
-    """Return the job's journal entries of one status whose effect may not be repeated."""
-    alias = job.database if isinstance(job, ClaimedJob) else using
-    return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TextIO
 
 from django.core.management.color import color_style
 
 logger = logging.getLogger("gnlqueue.worker")
+
+LONGEST_PIECE = 4096  # characters; POSIX promises less, but this is what Linux and others write to a pipe as a whole
 
 
 class _Terminal(logging.Formatter):
@@ -44,13 +48,65 @@ class _Line(logging.Formatter):
         return line.replace("\n", "\\n")
 
 
+class _Stream(logging.StreamHandler[TextIO]):
+    """Writes each record as it comes, but those of a group at its end: what costs is to write, not to format."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._group: list[logging.LogRecord] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._group is None:
+            super().emit(record)
+        else:
+            self._group.append(record)
+
+    def begin_group(self) -> None:
+        self._group = []
+
+    def end_group(self) -> None:
+        with self.lock or nullcontext():
+            records, self._group = self._group or [], None
+            try:
+                for piece in _pieces(self.format(record) + self.terminator for record in records):
+                    self.stream.write(piece)
+                    self.flush()
+            except Exception:
+                self.handleError(records[-1])
+
+
+def _pieces(lines: Iterable[str]) -> Iterator[str]:
+    """Join lines to pieces that a pipe takes as a whole, so that several processes do not mix theirs."""
+    piece = ""
+    for line in lines:
+        if len(piece) + len(line) > LONGEST_PIECE and piece:
+            yield piece
+            piece = ""
+        piece += line
+    if piece:
+        yield piece
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Write the lines of this block at its end: they tell of what became known at once."""
+    shown = [handler for handler in logging.getLogger("gnlqueue").handlers if isinstance(handler, _Stream)]
+    for handler in shown:
+        handler.begin_group()
+    try:
+        yield
+    finally:
+        for handler in shown:
+            handler.end_group()
+
+
 def show_log(stream: TextIO | None = None, level: int = logging.INFO) -> None:
     """Show the records of `gnlqueue` on `stream` (standard error), unless the project's LOGGING takes care of them."""
     root = logging.getLogger("gnlqueue")
     if root.hasHandlers():
         return
     stream = stream or sys.stderr
-    handler = logging.StreamHandler(stream)
+    handler = _Stream(stream)
     handler.setFormatter(_Terminal() if stream.isatty() else _Line())
     root.addHandler(handler)
     root.setLevel(level)

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -93,7 +92,8 @@ def run_sync(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome
     timeout = timeout_of(claimed, task)
     try:
         signals.send(signals.job_started, job=claimed)
-        with _inside(context):
+        outside = current.set(context)
+        try:
             if timeout is None:
                 result = task.call(*_arguments(task, context), **claimed.kwargs)
             else:
@@ -102,13 +102,18 @@ def run_sync(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome
                     result = task.call(*_arguments(task, context), **claimed.kwargs)
                 finally:
                     timeouts.leave(claimed)
+        finally:
+            current.reset(outside)
     except BaseException as error:
         timeouts.leave(claimed)  # once more, if the interrupt arrived inside of it
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # somebody's Ctrl-C; in any other thread the task itself raised it
         context.end()
         return _raised(context, task, error, began)
-    context.end()
+    try:
+        context.finish()
+    except BaseException as error:
+        return _raised(context, task, error, began)
     return _returned(context, task, result, began)
 
 
@@ -120,28 +125,36 @@ async def run_async(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> 
     try:
         if signals.job_started.receivers:  # which may use the ORM
             await sync_to_async(signals.send)(signals.job_started, job=claimed)
-        with _inside(context):
-            if timeout is not None:
-                timeouts.enter(claimed, timeout, interrupt=False)
-            try:
-                async with asyncio.timeout(timeout) as limit:
-                    result = await task.acall(*_arguments(task, context), **claimed.kwargs)
-            except TimeoutError:
-                if limit.expired():
-                    raise JobTimedOut(f"It ran longer than {timeout:g} s.") from None
-                raise
-            finally:
-                timeouts.leave(claimed)
+        outside = current.set(context)
+        try:
+            called = task.acall(*_arguments(task, context), **claimed.kwargs)
+            result = await (called if timeout is None else _limited(called, claimed, timeout, timeouts))
+        finally:
+            current.reset(outside)
     except BaseException as error:  # KeyboardInterrupt too: it would end the event loop for all
-        await _end(context)
+        if context.has_steps:  # a branch that the handler did not wait for may still be inside one
+            await sync_to_async(context.end, thread_sensitive=False)()
         return _raised(context, task, error, began)
-    await _end(context)
+    if context.has_past:
+        try:
+            await sync_to_async(context.finish, thread_sensitive=False)()
+        except BaseException as error:
+            return _raised(context, task, error, began)
     return _returned(context, task, result, began)
 
 
-async def _end(context: JobContext) -> None:
-    if context.has_steps:  # a branch that the handler did not wait for may still be inside one
-        await sync_to_async(context.end, thread_sensitive=False)()
+async def _limited(called: Awaitable[Any], claimed: ClaimedJob, limit: float, timeouts: Timeouts) -> Any:
+    """Return what `called` does, within `limit` seconds."""
+    timeouts.enter(claimed, limit, interrupt=False)
+    try:
+        async with asyncio.timeout(limit) as end:
+            return await called
+    except TimeoutError:
+        if end.expired():
+            raise JobTimedOut(f"It ran longer than {limit:g} s.") from None
+        raise
+    finally:
+        timeouts.leave(claimed)
 
 
 def timeout_of(claimed: ClaimedJob, task: Task[..., Any]) -> float | None:
@@ -152,15 +165,6 @@ def timeout_of(claimed: ClaimedJob, task: Task[..., Any]) -> float | None:
 
 def _arguments(task: Task[..., Any], context: JobContext) -> list[Any]:
     return [context, *context.claimed.args] if task.takes_context else context.claimed.args
-
-
-@contextmanager
-def _inside(context: JobContext) -> Iterator[None]:
-    token = current.set(context)
-    try:
-        yield
-    finally:
-        current.reset(token)
 
 
 def _returned(context: JobContext, task: Task[..., Any], result: Any, began: float) -> Outcome:

@@ -94,7 +94,8 @@ class Heartbeat:
 
 def _say_given_back(worker_id: str, begun: list[Pair], overdue: list[Pair], rest: list[Pair]) -> None:
     if begun:
-        logger.error("rescued    %s, begun by %s, which died; the attempt counts", _names(begun), worker_id)
+        counts = "the attempt counts" if len(begun) == 1 else "nobody knows which of them did it, no attempt counts"
+        logger.error("rescued    %s, begun by %s, which died; %s", _names(begun), worker_id, counts)
     if overdue:
         logger.error("failed     %s, over the timeout; %s was ended because of it", _names(overdue), worker_id)
     if rest:

@@ -112,13 +112,15 @@ class Worker:
             prefetches=not drain,
         )
         self._pace = Pace(self.poll_interval, self.max_poll_interval)
-        self._maintenance = Maintenance(self.queues, database=self.database, beat=self.lease / BEATS_PER_LEASE)
+        beat = self.lease / BEATS_PER_LEASE
+        self._maintenance = Maintenance(self.queues, database=self.database, beat=beat, drain=drain)
         self._still_wanted: Callable[[], bool] = lambda: True
         self._unwritten: list[Outcome] = []
         self._refusals = 0  # in a row, on a connection that was just made
         self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._look_again = False
+        self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
 
     # --- one job -----------------------------------------------------------------------------------------------------
@@ -215,6 +217,7 @@ class Worker:
                         outage.over()
                         self._wait(delay)
                     self._write_outcomes()
+                    self._maintenance.finish()
             except ConnectionProblem as error:
                 if not reached and dialects.of(self.database).is_hopeless(error):
                     raise DatabaseNotReady(
@@ -239,14 +242,15 @@ class Worker:
             self._intake.pause_prefetch()  # or this worker would claim them again at once
         self._give_back(late)
         # Whoever was just woken looks for the new job first; whoever drains must know that nothing is due.
-        woken = self._look_again and not self.drain
-        self._maintenance.do_what_is_due(idle=not self._holdings and not woken)
+        idle = not self._holdings and (self.drain or (self._was_idle and not self._look_again))
+        self._maintenance.do_what_is_due(idle=idle)
         room = self._intake.room()
         claimed = self._intake.claim(room) if room > 0 else []
         if self._stop_by is not None:  # meanwhile
             self._give_back(claimed)
             return 0.0
         self._start(claimed)
+        self._was_idle = not self._holdings
         if claimed:
             self._pace.reset()
             return 0.0 if self._intake.room() > 0 else PREFETCH_PATIENCE

@@ -1,4 +1,4 @@
-"""The queue's upkeep, done by every worker beside its claims: promote, rescue, prune, each at its own pace."""
+"""The queue's upkeep, done by every worker beside its claims: promote, rescue, count, prune, each at its own pace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
+from gnlqueue import metrics
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import WorkerProcess
@@ -15,6 +16,7 @@ from gnlqueue.queue import claiming, operating
 logger = logging.getLogger("gnlqueue.worker")
 
 PROMOTE_EVERY = 1.0  # seconds
+FLUSH_EVERY = 10.0  # seconds
 PRUNE_EVERY = 60.0  # seconds
 SILENT_FOR_GOOD = timedelta(days=1)  # without a heartbeat; a worker's row is for people, and then tells them nothing
 PRUNE_AT_ONCE = 5000  # jobs, so that claiming goes on in between
@@ -23,18 +25,22 @@ PRUNE_AT_ONCE = 5000  # jobs, so that claiming goes on in between
 class Maintenance:
     """Promotes and rescues once a second, an idle worker at each poll, and prunes once a minute.
 
+    Every ten seconds it writes what finished, for the admin's charts.
+
     `beat` is seconds between two heartbeats.
 
-    After an outage nothing is rescued for one beat: the owners of the leases that ran out meanwhile renew first.
+    After an outage nothing is rescued for one beat: the owners of the leases that ran out meanwhile renew first. Nor
+    at the start, which may be right after one, unless the worker only drains and would be gone by then.
     """
 
-    def __init__(self, queue_names: Sequence[str], *, database: str, beat: float) -> None:
+    def __init__(self, queue_names: Sequence[str], *, database: str, beat: float, drain: bool = False) -> None:
         self._queue_names = queue_names
         self._database = database
         self._beat = beat
         self._next_promotion = 0.0
+        self._next_flush = time.monotonic() + FLUSH_EVERY
         self._next_prune = time.monotonic() + PRUNE_EVERY
-        self._no_rescue_before = 0.0
+        self._no_rescue_before = 0.0 if drain else float("inf")
 
     def note_outage(self) -> None:
         """Hold rescues back until the database has been reached for one whole beat."""
@@ -52,13 +58,21 @@ class Maintenance:
                 rescued = claiming.rescue(self._queue_names, using=self._database)
                 if rescued:
                     logger.error("rescued    %d jobs whose leases ran out: their workers died or lost contact", rescued)
+        if now >= self._next_flush:
+            self._next_flush = now + FLUSH_EVERY
+            metrics.finished.flush(self._database)
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_EVERY
             self._prune()
 
+    def finish(self) -> None:
+        """Do what must not wait for the next time, as there is none."""
+        metrics.finished.flush(self._database)
+
     def _prune(self) -> None:
         silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))
         silent.delete()
+        metrics.tidy(self._database)
         retention = settings().RETENTION_SECONDS
         if retention is not None:
             pruned = operating.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)

@@ -14,7 +14,7 @@ from typing import cast
 
 from django.db import DatabaseError
 
-from gnlqueue import signals
+from gnlqueue import metrics, signals
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
@@ -22,7 +22,7 @@ from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.queue.attempts import max_attempts
-from gnlqueue.worker.console import length
+from gnlqueue.worker.console import length, together
 from gnlqueue.worker.executor import Ending, Outcome
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -66,13 +66,16 @@ def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None
             raise
         return
     gone = {claimed.pair for claimed in lost}
-    for outcome in done:
-        if outcome.claimed.pair in gone:
-            _report_lost(outcome, "the job is not held under its token any more")
-        else:
-            _report(outcome, logging.INFO, "done", "")
-            _finished(outcome.claimed, JobStatus.DONE)
-        written(outcome)
+    like = _record(logging.INFO)
+    with together():
+        for outcome in done:
+            if gone and outcome.claimed.pair in gone:
+                _report_lost(outcome, "the job is not held under its token any more")
+            else:
+                _report(outcome, logging.INFO, "done", "", like)
+                metrics.finished.note(outcome.claimed, outcome.seconds, succeeded=True)
+                _finished(outcome.claimed, JobStatus.DONE)
+            written(outcome)
 
 
 def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
@@ -108,6 +111,7 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
         logger.warning("job %s failed, but the database refused the error's text: %s", claimed.id, refused)
         plain = f"{type(error).__name__}, with a text that the database refused"
         job = transitions.fail(claimed, plain, after=outcome.after, final=outcome.final)
+    metrics.finished.note(claimed, outcome.seconds, succeeded=False)
     number = f"attempt {claimed.attempts} of {max_attempts(claimed.task_name, claimed.max_attempts)}"
     if job.status == JobStatus.SCHEDULED:
         wait = job.run_at - claimed.last_attempted_at - timedelta(seconds=outcome.seconds)
@@ -128,9 +132,13 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
 
 def _write_blocked(outcome: Outcome) -> None:
     claimed, blocked = outcome.claimed, cast(JobBlocked, outcome.error)
-    if transitions.block(claimed, blocked.reason, str(blocked)):
+    status = transitions.block(claimed, blocked.reason, str(blocked))
+    if status == JobStatus.BLOCKED:
         _report(outcome, logging.ERROR, "blocked", str(blocked))
         signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason=blocked.reason)
+    elif status == JobStatus.CANCELLED:
+        _report(outcome, logging.ERROR, "cancelled", f"as was asked for; its doubt remains. {blocked}")
+        _finished(claimed, JobStatus.CANCELLED)
     else:
         _report(outcome, logging.INFO, "ready", "what it was blocked for has been resolved meanwhile")
 
@@ -150,24 +158,19 @@ def _write_unknown(outcome: Outcome) -> None:
         _report(outcome, logging.ERROR, "unknown", f"{hint} Next in {length(delay)}, uncounted")
 
 
-def _report(outcome: Outcome, level: int, word: str, rest: str) -> None:
+def _report(outcome: Outcome, level: int, word: str, rest: str, like: logging.LogRecord | None = None) -> None:
+    """Log the job's line; `like` is a record that was made for others like it."""
     if not logger.isEnabledFor(level):
         return
     claimed = outcome.claimed
     waited = (claimed.last_attempted_at - claimed.run_at).total_seconds()
     took = f"{length(outcome.seconds)}, waited {length(waited)}{'  ' if rest else ''}{rest}"
     error = outcome.error if level >= logging.WARNING and isinstance(outcome.error, BaseException) else None
-    # Made here rather than by `logger.log`, which looks for its caller: half of what a line costs.
-    record = logging.LogRecord(
-        logger.name,
-        level,
-        __file__,
-        0,
-        f"{word:<9}  {claimed.task_name}  job {claimed.id}  {took}",
-        None,
-        (type(error), error, error.__traceback__) if error is not None and error.__traceback__ else None,
-    )
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    record.__dict__.update((like or _record(level)).__dict__)
     record.__dict__.update(
+        msg=f"{word:<9}  {claimed.task_name}  job {claimed.id}  {took}",
+        exc_info=(type(error), error, error.__traceback__) if error is not None and error.__traceback__ else None,
         job_id=claimed.id,
         task_name=claimed.task_name,
         queue_name=claimed.queue_name,
@@ -177,6 +180,11 @@ def _report(outcome: Outcome, level: int, word: str, rest: str) -> None:
         wait=waited,
     )
     logger.handle(record)
+
+
+def _record(level: int) -> logging.LogRecord:
+    """Return an empty record; `logger.log` would look for its caller, which is half of what a line costs."""
+    return logging.LogRecord(logger.name, level, __file__, 0, "", None, None)
 
 
 def _report_lost(outcome: Outcome, why: str) -> None:

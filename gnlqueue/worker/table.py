@@ -12,7 +12,6 @@ another job, so that nobody takes the id of one job and the token of another for
 from __future__ import annotations
 
 import mmap
-import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -46,9 +45,9 @@ class Held(NamedTuple):
     stage: Stage
 
 
-_HEADER = struct.Struct("=qq100s12x")  # owner, pid, worker id
-_STAGE, _ID, _TOKEN, _GENERATION = range(0, 32, 8)
-_ENTRY_SIZE = 32
+_WORKER_ID = slice(16, 116)  # in bytes; before it stand the owner and the pid, and after it the entries begin
+_OWNER, _PID, _ENTRIES = 0, 1, 16  # in cells of 8 bytes, and so are these:
+_STAGE, _ID, _TOKEN, _GENERATION, _ENTRY_SIZE = range(5)
 
 
 class LeaseTable:
@@ -56,41 +55,43 @@ class LeaseTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._memory = mmap.mmap(-1, _HEADER.size + capacity * _ENTRY_SIZE)
-        self._places: dict[int, int] = {}  # job id -> place; the worker's own
-        self._free = list(range(capacity - 1, -1, -1))
+        self._memory = mmap.mmap(-1, (_ENTRIES + capacity * _ENTRY_SIZE) * 8)
+        self._cells = memoryview(self._memory).cast("q")
+        self._places: dict[int, int] = {}  # job id -> the first cell of its entry; the worker's own
+        self._free: list[int] = []
+        self._free_all()
 
     # The supervisor's side.
 
     def assign(self, worker_id: str) -> None:
         """Empty the table for a new worker."""
-        self._memory[:] = bytes(len(self._memory))
-        _HEADER.pack_into(self._memory, 0, Owner.NONE, 0, worker_id.encode()[:100])
-        self._places.clear()
-        self._free = list(range(self.capacity - 1, -1, -1))
+        self.clear()
+        name = worker_id.encode()[: _WORKER_ID.stop - _WORKER_ID.start]
+        self._memory[_WORKER_ID.start : _WORKER_ID.start + len(name)] = name
+        self._free_all()
 
     @property
     def owner(self) -> Owner:
         """What the supervisor knows of the worker."""
-        return Owner(_read_int(self._memory, 0))
+        return Owner(self._cells[_OWNER])
 
     @owner.setter
     def owner(self, owner: Owner) -> None:
-        struct.pack_into("=q", self._memory, 0, owner)
+        self._cells[_OWNER] = owner
 
     @property
     def pid(self) -> int:
         """The worker's process id."""
-        return _read_int(self._memory, 8)
+        return self._cells[_PID]
 
     @pid.setter
     def pid(self, pid: int) -> None:
-        struct.pack_into("=q", self._memory, 8, pid)
+        self._cells[_PID] = pid
 
     @property
     def worker_id(self) -> str:
         """The id under which the worker claims."""
-        return str(_HEADER.unpack_from(self._memory, 0)[2].rstrip(b"\0").decode())
+        return self._memory[_WORKER_ID].rstrip(b"\0").decode()
 
     # The worker's side.
 
@@ -98,54 +99,47 @@ class LeaseTable:
         """Publish a job that has just been claimed."""
         place = self._free.pop()
         self._places[claimed.id] = place
-        self._write(place, _ID, claimed.id)
-        self._write(place, _TOKEN, claimed.lease_token)
-        self._write(place, _GENERATION, self._read(place, _GENERATION) + 1)
-        self._write(place, _STAGE, Stage.HELD)  # last: only now does anybody look at the entry
+        cells = self._cells
+        cells[place + _ID] = claimed.id
+        cells[place + _TOKEN] = claimed.lease_token
+        cells[place + _GENERATION] += 1
+        cells[place + _STAGE] = Stage.HELD  # last: only now does anybody look at the entry
 
     def advance(self, claimed: ClaimedJob, stage: Stage) -> None:
         """Say how far a held job has come."""
         place = self._places.get(claimed.id)
         if place is not None:
-            self._write(place, _STAGE, stage)
+            self._cells[place + _STAGE] = stage
 
     def drop(self, claimed: ClaimedJob) -> None:
         """Take back a job whose outcome is written, or which was given back."""
         place = self._places.pop(claimed.id, None)
         if place is not None:
-            self._write(place, _STAGE, Stage.FREE)
+            self._cells[place + _STAGE] = Stage.FREE
             self._free.append(place)
 
     def pairs(self) -> set[Pair]:
         """Return the (id, token) pairs that are held."""
         return {held.pair for held in self}
 
+    def _free_all(self) -> None:
+        self._places.clear()
+        self._free = list(range(_ENTRIES, len(self._cells), _ENTRY_SIZE))[::-1]
+
     # The heartbeat's side.
 
     def __iter__(self) -> Iterator[Held]:
         """Read what is held. An entry that changes meanwhile is left for the next beat."""
-        for place in range(self.capacity):
-            stage = self._read(place, _STAGE)
+        cells = self._cells
+        for place in range(_ENTRIES, len(cells), _ENTRY_SIZE):
+            stage = cells[place + _STAGE]
             if stage == Stage.FREE:
                 continue
-            generation = self._read(place, _GENERATION)
-            pair = self._read(place, _ID), self._read(place, _TOKEN)
-            if self._read(place, _GENERATION) == generation and self._read(place, _STAGE) != Stage.FREE:
+            generation = cells[place + _GENERATION]
+            pair = cells[place + _ID], cells[place + _TOKEN]
+            if cells[place + _GENERATION] == generation and cells[place + _STAGE] != Stage.FREE:
                 yield Held(pair, Stage(stage))
 
     def clear(self) -> None:
         """Forget everything, once the jobs of a worker that is gone were given back."""
         self._memory[:] = bytes(len(self._memory))
-
-    def _at(self, place: int, field: int) -> int:
-        return _HEADER.size + place * _ENTRY_SIZE + field
-
-    def _read(self, place: int, field: int) -> int:
-        return _read_int(self._memory, self._at(place, field))
-
-    def _write(self, place: int, field: int, value: int) -> None:
-        struct.pack_into("=q", self._memory, self._at(place, field), value)
-
-
-def _read_int(memory: mmap.mmap, at: int) -> int:
-    return int(struct.unpack_from("=q", memory, at)[0])

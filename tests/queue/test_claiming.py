@@ -325,6 +325,29 @@ def test_the_jobs_of_a_dead_worker_can_be_given_up_before_their_leases_expire(al
     assert (row(job)["status"], row(job)["crashes"]) == (JobStatus.READY, 1)
 
 
+@pytest.mark.parametrize("max_attempts", [1, 5])
+def test_of_several_jobs_of_a_dead_worker_none_pays_with_an_attempt(alias: str, max_attempts: int) -> None:
+    """Nobody knows which of them killed it; each has a crash more, so that soon it runs alone."""
+    queue.enqueue("demo", max_attempts=max_attempts)
+    queue.enqueue("demo", max_attempts=max_attempts)
+    jobs = queue.claim_many(worker_id="w1", limit=2)
+    assert end_crashed([job.pair for job in jobs], using=alias) == 2
+    assert [(row(job)["status"], row(job)["attempts"], row(job)["crashes"]) for job in jobs] == [("ready", 0, 1)] * 2
+    kept = JobAttempt.objects.using(alias).order_by("id")
+    assert [attempt.number for attempt in kept] == [1, 1]
+    assert "nobody knows which did it" in kept[0].error
+
+
+def test_of_several_jobs_whose_worker_fell_silent_none_pays_with_an_attempt(alias: str) -> None:
+    for _ in range(2):
+        queue.enqueue("demo", max_attempts=1)
+    mine = queue.claim_many(worker_id="w1", limit=2, now=NOON)
+    queue.enqueue("demo", max_attempts=1)
+    other = queue.claim(worker_id="w2", now=NOON)
+    assert rescue(["default"], using=alias, now=after(seconds=61)) == 3
+    assert [row(job)["status"] for job in (*mine, other)] == ["ready", "ready", "dead"]
+
+
 def test_giving_up_a_job_that_another_has_claimed_since_changes_nothing(alias: str) -> None:
     job = crash(claimed(), now=NOON)
     before = row(job)

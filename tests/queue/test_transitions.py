@@ -5,10 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 import gnlqueue
-from gnlqueue import JobNotFound, LeaseLost, PayloadError, queue
-from gnlqueue.models import Job, JobAttempt, JobStatus
+from gnlqueue import JobNotFound, LeaseLost, PayloadError, queue, signals
+from gnlqueue.models import Job, JobAttempt, JobStatus, RunJournalEntry
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.claiming import rescue
 from gnlqueue.queue.leases import renew
@@ -337,6 +338,13 @@ def test_block_lets_a_job_wait_for_a_human_and_gives_the_attempt_back(alias: str
     assert queue.claim(worker_id="w1", now=after(days=999)) is None
 
 
+def test_a_job_that_is_in_doubt_and_was_to_be_cancelled_is_cancelled(alias: str) -> None:
+    job = claimed()
+    queue.cancel(job)
+    assert queue.block(job, "in_doubt", now=after(seconds=5)) == JobStatus.CANCELLED
+    assert (row(job)["status"], row(job)["finished_at"], row(job)["attempts"]) == ("cancelled", after(seconds=5), 0)
+
+
 def test_a_job_that_stopped_because_it_was_asked_to_is_cancelled(alias: str) -> None:
     job = claimed()
     confirm_cancel(job, now=after(seconds=5))
@@ -418,3 +426,48 @@ def test_a_rescuer_that_does_not_know_the_task_leaves_its_end_to_one_that_does(a
     Job.objects.using(alias).filter(pk=job.id).update(attempts=7, crashes=0)
     rescue(["default"], using=alias, now=after(days=1))
     assert queue.get(job).status == JobStatus.READY
+
+
+# signals of jobs that end without a worker
+
+
+def test_a_job_that_ends_without_a_worker_says_so_after_the_commit(alias: str) -> None:
+    heard: list[Any] = []
+
+    def finished(job_id: int, status: JobStatus, database: str, **_: Any) -> None:
+        heard.append((job_id, status, database))
+
+    waiting, lost = queue.enqueue("demo", queue_name="other"), claimed(max_attempts=1)
+    signals.job_finished.connect(finished)
+    try:
+        with transaction.atomic(using=alias):
+            queue.cancel(waiting)
+            assert not heard
+        queue.claim(worker_id="w2", now=after(hours=1))
+        asked = claimed()
+        queue.cancel(asked)
+        queue.claim(worker_id="w2", now=after(hours=1))
+    finally:
+        signals.job_finished.disconnect(finished)
+    assert heard == [(waiting.pk, "cancelled", alias), (lost.id, "dead", alias), (asked.id, "cancelled", alias)]
+
+
+def test_a_job_that_a_rescue_blocks_says_so(alias: str) -> None:
+    heard: list[Any] = []
+
+    def blocked(job_id: int, reason: str, **_: Any) -> None:
+        heard.append((job_id, reason))
+
+    job = claimed(max_attempts=1)
+    RunJournalEntry.objects.using(alias).create(
+        run_id=job.run_id, position=1, key="charge", key_hash="x", kind="step", status="started", lease_token=1,
+        started_at=NOON,
+    )  # fmt: skip
+    signals.job_blocked.connect(blocked)
+    try:
+        crash(job, now=after(hours=1))  # claimed once more, to settle the doubt
+        assert not heard
+        queue.claim(worker_id="w2", now=after(days=3))
+    finally:
+        signals.job_blocked.disconnect(blocked)
+    assert heard == [(job.id, "in_doubt")]

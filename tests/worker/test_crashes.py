@@ -130,17 +130,12 @@ def test_kill_of_all_at_once(alias: str, runworker: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "max_attempts", "others_attempts"),
-    [
-        pytest.param(1, 1, {1}, id="alone, one attempt"),
-        # Neighbours that had begun when it killed their process have begun again.
-        pytest.param(4, 2, {1, 2, 3}, id="four at once, two attempts"),
-    ],
+    ("concurrency", "max_attempts"),
+    [pytest.param(1, 1, id="alone"), pytest.param(4, 1, id="four at once"), pytest.param(4, 2, id="two attempts")],
 )
-def test_one_killer_among_a_hundred(
-    alias: str, runworker: Run, concurrency: int, max_attempts: int, others_attempts: set[int]
-) -> None:
-    nothing = tasks.nothing.using(max_attempts=1 if concurrency == 1 else 5)
+def test_one_killer_among_a_hundred(alias: str, runworker: Run, concurrency: int, max_attempts: int) -> None:
+    """Those that had begun beside it begin again, and nobody's attempts are used up by it but its own."""
+    nothing = tasks.nothing.using(max_attempts=max_attempts)
     killing = tasks.kill_own_process.using(max_attempts=max_attempts)
     ids = gnlqueue.enqueue_many(killing.bind() if number == 50 else nothing.bind() for number in range(101))
     killer = ids.pop(50)
@@ -150,9 +145,9 @@ def test_one_killer_among_a_hundred(
     until(lambda: count(status=JobStatus.DONE) == 100, "100 jobs done")
 
     assert dead.attempts == max_attempts
-    assert JobAttempt.objects.using(alias).filter(job=killer).count() == max_attempts
+    assert JobAttempt.objects.using(alias).filter(job=killer).count() >= max_attempts
     others = Job.objects.using(alias).filter(pk__in=ids)
-    assert set(others.values_list("attempts", flat=True)) <= others_attempts
+    assert set(others.values_list("attempts", flat=True)) == {1}
 
 
 def test_job_that_crashed_twice_runs_with_nothing_else_in_its_process(alias: str, runworker: Run) -> None:

@@ -1,6 +1,7 @@
 """`Worker` embedded in a program: ``run_once``, ``run``, ``stop``, and what it does when the database lets it down."""
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import claiming, transitions
 from gnlqueue.worker import outcomes
 from gnlqueue.worker.loop import Worker
+from gnlqueue.worker.maintenance import Maintenance
 from tests.app import tasks
 from tests.app.events import open_gate, told
 from tests.worker.conftest import count, drain, on_sqlite, row, until_all, until_status, until_told
@@ -313,7 +315,25 @@ def test_abandoned_job_is_rescued(alias: str, in_thread: InThread) -> None:
     job = tasks.give.enqueue(1)
     assert queue.claim(worker_id="gone", lease=0.2) is not None
 
-    in_thread(Worker(poll_interval=0.05))
+    in_thread(Worker(poll_interval=0.05, lease=0.6))
 
     done = until_status(job, JobStatus.DONE)
     assert (done.attempts, done.result) == (2, 1)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_worker_that_has_just_started_lets_owners_renew_first(
+    alias: str, monkeypatch: pytest.MonkeyPatch, drain: bool
+) -> None:
+    """The database may have been away until now; but a worker that only drains would be gone before they did."""
+    job = tasks.give.enqueue(1)
+    assert queue.claim(worker_id="back soon", lease=0, using=alias) is not None
+    upkeep = Maintenance(["default"], database=alias, beat=20, drain=drain)
+
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == (JobStatus.READY if drain else JobStatus.IN_PROGRESS)
+
+    beat_later = time.monotonic() + 20
+    monkeypatch.setattr("gnlqueue.worker.maintenance.time.monotonic", lambda: beat_later)
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.READY

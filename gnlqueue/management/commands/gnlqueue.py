@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import inspect
 import json
 import sys
 from argparse import ArgumentParser
@@ -15,12 +14,11 @@ from django.db import DatabaseError, connections
 
 from gnlqueue import queue
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
-from gnlqueue.conf import settings
 from gnlqueue.durable.resolving import in_doubt, resolve
-from gnlqueue.exceptions import GnlqueueError, UnknownTask
+from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, RunJournalEntry
-from gnlqueue.registry import get_task
+from gnlqueue.redaction import redacted
 
 EXIT_SOME_FAILED = 1
 
@@ -192,7 +190,7 @@ class Command(BaseCommand):
         return EXIT_SOME_FAILED if refused else 0
 
     def _as_json(self, job: Job) -> dict[str, Any]:
-        args, kwargs = _redacted(job)
+        args, kwargs = redacted(job)
         return {
             "id": job.pk,
             "task_name": job.task_name,
@@ -205,32 +203,9 @@ class Command(BaseCommand):
         }
 
     def _arguments(self, job: Job) -> str:
-        args, kwargs = _redacted(job)
+        args, kwargs = redacted(job)
         text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
         return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
-
-
-def _redacted(job: Job) -> tuple[list[Any], dict[str, Any]]:
-    """Return the job's arguments, without the values of those that `REDACT` names."""
-    hidden = settings().REDACT
-    if not hidden:
-        return job.args, job.kwargs
-    names = _names_of_positional(job)
-    args = ["***" if name is None or name in hidden else value for name, value in zip(names, job.args, strict=True)]
-    return args, {name: "***" if name in hidden else value for name, value in job.kwargs.items()}
-
-
-def _names_of_positional(job: Job) -> list[str | None]:
-    """Return the names of the job's positional arguments; `None` for one whose name nobody knows."""
-    try:
-        task = get_task(job.task_name)
-    except UnknownTask:
-        task = None
-    names: list[str] = []
-    if task is not None and task.func is not None:
-        parameters = inspect.signature(task.func).parameters.values()
-        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD][task.takes_context :]
-    return [*names, *[None] * len(job.args)][: len(job.args)]
 
 
 def _user_of_this_shell() -> str:

@@ -1,0 +1,108 @@
+"""How a holder lets a job go: one guarded UPDATE, and in the same transaction what is kept of the attempt.
+
+The verbs in `transitions` say which columns change; here is what they have in common.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Value, When
+
+from gnlqueue import signals
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
+from gnlqueue.queue.attempts import record_attempt
+from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
+from gnlqueue.queue.transactions import retried
+
+NO_LEASE: dict[str, Any] = {"lease_expires_at": None}
+GIVEN_BACK: dict[str, Any] = {**NO_LEASE, "attempts": F("attempts") - 1}
+
+_ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
+
+
+def jobs(using: str) -> JobQuerySet:
+    """Return the jobs of a database."""
+    return Job.objects.using(using)
+
+
+def unless_cancelled(status: JobStatus) -> Expression:
+    """Return the status, or `cancelled` where somebody asked for that while the job ran."""
+    return Case(When(_ASKED_TO_CANCEL, then=Value(JobStatus.CANCELLED.value)), default=Value(status.value))
+
+
+def when_cancelled(now: datetime | None) -> Expression:
+    """Return the time at which the job is finished where somebody asked to cancel it, else null."""
+    return Case(When(_ASKED_TO_CANCEL, then=clock(now)), default=None, output_field=DateTimeField())
+
+
+def steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None) -> QuerySet[RunJournalEntry]:
+    """Return the job's journal entries of one status whose effect may not be repeated."""
+    alias = job.database if isinstance(job, ClaimedJob) else using
+    return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)
+
+
+def leave(
+    claimed: ClaimedJob,
+    changes: dict[str, Any],
+    *,
+    record: str | BaseException | None = None,
+    now: datetime | None = None,
+) -> None:
+    """Make one guarded UPDATE, and in the same transaction the row of the failed attempt.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    using = database_of(claimed)
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            written = jobs(using).filter(held(claimed)).update(**changes)
+            if written and record is not None:
+                record_attempt(claimed, record, using=using, now=now)
+            return written
+
+    if not retried(using, write):
+        raise lost(claimed)
+
+
+def leave_for_good(
+    claimed: ClaimedJob, changes: dict[str, Any], *, record: str | BaseException, now: datetime | None
+) -> None:
+    """Do what `leave` does with a job that would be dead, unless an earlier attempt left a step's outcome unknown.
+
+    Then the step is in doubt, and the job waits for a human. (Only who says so, a human by `FailJob` or the code by
+    `on_doubt="fail"`, lets a job be dead with a step in doubt.)
+    """
+    using = database_of(claimed)
+
+    def write() -> int:
+        with transaction.atomic(using=using):
+            written = jobs(using).filter(held(claimed)).update(**changes)
+            if written:
+                record_attempt(claimed, record, using=using, now=now)
+                if steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now)):
+                    jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
+                        status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
+                    )
+            return written
+
+    if not retried(using, write):
+        raise lost(claimed)
+
+
+def announce(job: Job, status: JobStatus, using: str) -> None:
+    """Send the signal of a job that ended, or blocked, without a worker to say so; after the surrounding commit."""
+    if status == JobStatus.BLOCKED:
+        arguments: dict[str, Any] = {"signal": signals.job_blocked, "reason": "in_doubt"}
+    elif status in {JobStatus.DEAD, JobStatus.CANCELLED}:
+        arguments = {"signal": signals.job_finished, "status": status, "database": using}
+    else:
+        return
+    if arguments["signal"].receivers:
+        tell = partial(signals.send, job_id=job.pk, task_name=job.task_name, **arguments)
+        transaction.on_commit(tell, using=using, robust=True)

@@ -1,0 +1,52 @@
+"""What a worker's loop waits for: outcomes, a wakeup, word to stop.
+
+To wake a thread costs more than to run a short job. So outcomes gather here, and ring only when there are as many as
+the loop waits for.
+"""
+
+from __future__ import annotations
+
+import queue as queues_
+from collections import deque
+
+from gnlqueue.worker.executor import Outcome
+
+
+class Inbox:
+    """Filled by any thread, `ring` also by a signal handler; emptied by the loop."""
+
+    def __init__(self) -> None:
+        self._outcomes: deque[Outcome] = deque()
+        self._bell: queues_.SimpleQueue[None] = queues_.SimpleQueue()
+        self._awaited = 1
+        self._rung = False
+
+    def put(self, outcome: Outcome) -> None:
+        """Hand in what came of a job."""
+        self._outcomes.append(outcome)
+        if len(self._outcomes) >= self._awaited and not self._rung:
+            self.ring()
+
+    def ring(self) -> None:
+        """Let the loop look what there is."""
+        self._rung = True
+        self._bell.put(None)
+
+    def wait(self, seconds: float, *, outcomes: int = 1) -> bool:
+        """Wait until there are so many outcomes, or until it rings for something else; `False` when neither came."""
+        self._awaited = outcomes
+        self._rung = False  # before we look: whoever comes later rings
+        if len(self._outcomes) >= outcomes:
+            return True
+        try:
+            self._bell.get(timeout=max(seconds, 0.0))
+        except queues_.Empty:
+            return False
+        return True
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    def take(self) -> list[Outcome]:
+        """Return the outcomes that came in, and keep them no more."""
+        return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
