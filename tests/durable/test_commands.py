@@ -50,6 +50,7 @@ def mismatched(play: Play) -> Job:
 def test_blocked_lists_what_waits_and_how_to_decide(doubtful: Job, mismatched: Job) -> None:
     written = gnlqueue("blocked")
     assert f"entry {entry(doubtful).pk}  charge  of {doubtful.run_id}, step" in written
+    assert "    tests.durable.tasks.play(), blocked\n" in written
     assert "it raised builtins.TimeoutError: no answer" in written
     assert "how to check: Ask the bank." in written
     assert f"entry {entry(mismatched).pk}  charge  of {mismatched.run_id}" in written

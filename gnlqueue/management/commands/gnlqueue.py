@@ -18,6 +18,7 @@ from gnlqueue.durable.resolving import in_doubt, resolve
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, RunJournalEntry
+from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import redacted
 
 EXIT_SOME_FAILED = 1
@@ -134,10 +135,15 @@ class Command(BaseCommand):
 
     def _blocked(self, options: dict[str, Any]) -> None:
         entries = in_doubt(using=options["database"], limit=options["limit"])
+        ids = {entry.job_id for entry in entries} - {None}
+        jobs = Job.objects.using(alias_of(options["database"])).in_bulk(ids)
         for entry in entries:
             self.stdout.write(
                 f"{self.style.WARNING(f'entry {entry.pk}')}  {entry.key}  of {entry.run_id}, {entry.kind}"
             )
+            job = jobs.get(entry.job_id)
+            if job is not None:
+                self.stdout.write(f"    {job.task_name}({self._arguments(job)}), {job.get_status_display().lower()}")
             self.stdout.write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
             self._explain(entry)
         if entries:
