@@ -83,14 +83,9 @@ def percentile(histogram: Histogram, share: float) -> float | None:
 # --- counting --------------------------------------------------------------------------------------------------------
 
 
-class _Key(NamedTuple):
-    """Of one row. The minute is counted from the epoch, by the database's clock as the claim read it."""
-
-    database: str
-    worker_id: str
-    minute: int
-    queue_name: str
-    task_name: str
+#: Of one row: database, worker id, minute (counted from the epoch, by the database's clock as the claim read it), queue
+#: and task. A plain tuple, which is made in no time.
+_Key = tuple[str, str, int, str, str]
 
 
 class _Count:
@@ -108,12 +103,13 @@ class _Count:
         self.written_as: int | None = None
 
     def row(self, key: _Key) -> TaskMinute:
+        _, worker_id, minute, queue_name, task_name = key
         return TaskMinute(
             pk=self.written_as,
-            minute=datetime.fromtimestamp(key.minute * 60, UTC),
-            queue_name=key.queue_name,
-            task_name=key.task_name,
-            worker_id=key.worker_id,
+            minute=datetime.fromtimestamp(minute * 60, UTC),
+            queue_name=queue_name,
+            task_name=task_name,
+            worker_id=worker_id,
             succeeded=self.succeeded,
             failed=self.failed,
             waits={str(number): times for number, times in self.waits.items()},
@@ -133,7 +129,7 @@ class Minutes:
         """Note an attempt that ended after `seconds`. It is on every job's way: about a microsecond."""
         began = claimed.last_attempted_at
         minute = int((began.timestamp() + seconds) // 60)
-        key = _Key(claimed.database, claimed.worker_id, minute, claimed.queue_name, claimed.task_name)
+        key = claimed.database, claimed.worker_id, minute, claimed.queue_name, claimed.task_name
         waited = bucket((began - claimed.run_at).total_seconds())
         with self._lock:
             count = self._counts.get(key)
@@ -152,7 +148,7 @@ class Minutes:
     def flush(self, database: str) -> None:
         """Write what was noted since the last time. If that fails it is said once, and tried again next time."""
         with self._lock:
-            due = {key: count for key, count in self._counts.items() if key.database == database and count.unwritten}
+            due = {key: count for key, count in self._counts.items() if key[0] == database and count.unwritten}
             rows = [count.row(key) for key, count in due.items()]
             for count in due.values():
                 count.unwritten = False
@@ -171,7 +167,7 @@ class Minutes:
                 count.unwritten = True
             oldest = time.monotonic() - FORGOTTEN_AFTER
             for key, count in list(self._counts.items()):
-                if key.database == database and not count.unwritten and count.began < oldest:
+                if key[0] == database and not count.unwritten and count.began < oldest:
                     del self._counts[key]
 
 

@@ -20,6 +20,12 @@ DEEPEST = 30
 #: MySQL's JSON type turns whole numbers outside of this range into floating point.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 
+#: Made once: `json.dumps` with any option makes one for each call. What contains itself has been refused as too deep.
+_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
+
+#: Where a value stands: its name, or its container's place and the key in there. Put into words only to refuse it.
+_Place = str | tuple[Any, Any]
+
 
 def encode(value: Any, what: str, *, limit: int) -> str:
     """Return `value` as JSON text of at most `limit` bytes.
@@ -33,8 +39,8 @@ def encode(value: Any, what: str, *, limit: int) -> str:
     if not value and isinstance(value, dict | list | tuple):
         return "{}" if isinstance(value, dict) else "[]"
     _check(value, what, 0)
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    size = len(text.encode())
+    text = _json.encode(value)
+    size = len(text) if text.isascii() else len(text.encode())
     if size > limit:
         raise PayloadError(
             f"{what} take {size:,} bytes as JSON; the limit is {limit:,} (GNLQUEUE['MAX_PAYLOAD_BYTES']). "
@@ -43,43 +49,57 @@ def encode(value: Any, what: str, *, limit: int) -> str:
     return text
 
 
-def _check(value: Any, path: str, depth: int) -> None:
+def _check(value: Any, place: _Place, depth: int) -> None:
     if isinstance(value, str):
-        _check_text(value, path)
+        _check_text(value, place)
     elif value is None or isinstance(value, bool):
         return
     elif isinstance(value, int):
         if not SMALLEST <= value <= LARGEST:
-            raise PayloadError(f"{path} is a number of more than 64 bits, which not every database keeps exactly.")
+            raise PayloadError(f"{_path(place)} is a number of more than 64 bits; not every database keeps it exactly.")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise PayloadError(f"{path} is {value!r}, which JSON cannot carry. Pass None or text instead.")
+            raise PayloadError(f"{_path(place)} is {value!r}, which JSON cannot carry. Pass None or text instead.")
     elif depth >= DEEPEST:
-        raise PayloadError(f"{path} is nested more than {DEEPEST} levels deep (or contains itself).")
+        raise PayloadError(f"{_path(place)} is nested more than {DEEPEST} levels deep (or contains itself).")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth + 1)
+            _check(item, (place, index), depth + 1)
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise PayloadError(f"{path} has the key {key!r}; JSON objects have only text as keys.")
-            _check_text(key, f"the key {key!r} of {path}")
-            _check(item, f"{path}[{key!r}]", depth + 1)
+                raise PayloadError(f"{_path(place)} has the key {key!r}; JSON objects have only text as keys.")
+            _check_text(key, place, is_key=True)
+            _check(item, (place, key), depth + 1)
     else:
         kind = type(value)
         raise PayloadError(
-            f"{path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot carry. Pass plain text, numbers, "
-            "booleans, None, lists and dicts of them; for a model instance pass its primary key."
+            f"{_path(place)} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot carry. Pass plain text, "
+            "numbers, booleans, None, lists and dicts of them; for a model instance pass its primary key."
         )
 
 
-def _check_text(text: str, path: str) -> None:
-    if text.isascii() and "\0" not in text:
-        return
+def _check_text(text: str, place: _Place, *, is_key: bool = False) -> None:
     if "\0" in text:
-        raise PayloadError(f"{path} contains a NUL character, which the databases cannot store.")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise PayloadError(f"{path} contains a lone surrogate, which UTF-8 cannot store.")
+        wrong = "a NUL character, which the databases cannot store"
+    elif not text.isascii() and _has_surrogate(text):
+        wrong = "a lone surrogate, which UTF-8 cannot store"
+    else:
+        return
+    what = f"the key {text!r} of {_path(place)}" if is_key else _path(place)
+    raise PayloadError(f"{what} contains {wrong}.")
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _path(place: _Place) -> str:
+    return place if isinstance(place, str) else f"{_path(place[0])}[{place[1]!r}]"
 
 
 def digest(value: Any, what: str, *, limit: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -57,6 +57,8 @@ class PostgreSQLDialect(Dialect):
         # One statement, whether there are results or not. Joined with the arrays, and not `IN` them, which PostgreSQL
         # may read once per row.
         at, times = self._at(connection, now)
+        ids, tokens, results = zip(*done, strict=True)
+        given = list(results) if any(results) else None  # no array is one of as many NULLs as are needed
         with connection.cursor() as cursor:
             cursor.execute(
                 f"""
@@ -64,7 +66,7 @@ class PostgreSQLDialect(Dialect):
                 FROM unnest(%s::bigint[], %s::bigint[], %s::jsonb[]) AS mine (id, token, result)
                 WHERE job.id = mine.id AND job.lease_token = mine.token AND job.status = 'in_progress'
                 """,
-                [*times, *(list(column) for column in zip(*done, strict=True))],
+                [*times, _array(ids), _array(tokens), given],
             )
             return int(cursor.rowcount)
 
@@ -89,3 +91,8 @@ class PostgreSQLDialect(Dialect):
             "keepalives_count": 3,
             "isolation_level": IsolationLevel.READ_COMMITTED,
         }
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """Return the literal of an array of numbers; the driver would look at each of them, in Python."""
+    return f"{{{','.join(map(str, numbers))}}}"

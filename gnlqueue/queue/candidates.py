@@ -8,7 +8,7 @@ MariaDB locks what it sorts.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import cache
 
 from django.db import connections, transaction
 from django.db.models import Exists
@@ -18,8 +18,8 @@ from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState
 
 ORDER = ("-priority", "run_at", "id")
 
-#: Stands for the queue's name in the compiled SQL; no real name looks like this.
-_ANY_QUEUE = "<queue>"
+#: Stand for the queue's name and the limit in the compiled SQL; no real ones look like this.
+_ANY_QUEUE, _ANY_LIMIT = "<queue>", 987654321
 
 
 def candidates(alias: str, queue_name: str) -> JobQuerySet:
@@ -35,14 +35,17 @@ def candidates(alias: str, queue_name: str) -> JobQuerySet:
 
 
 def compiled(alias: str, queue_name: str, limit: int) -> Candidates:
-    """Return the SQL of the first `limit` candidates; compiled once per limit, as that costs more than the claim."""
-    template = _template(alias, connections[alias].vendor, limit)
-    return Candidates(template.sql, tuple(queue_name if value == _ANY_QUEUE else value for value in template.params))
+    """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim."""
+    template = _template(alias, connections[alias].vendor)
+    return Candidates(
+        template.sql.replace(str(_ANY_LIMIT), str(limit)),
+        tuple(queue_name if value == _ANY_QUEUE else value for value in template.params),
+    )
 
 
-@lru_cache(maxsize=1000)
-def _template(alias: str, vendor: str, limit: int) -> Candidates:
-    rows = candidates(alias, _ANY_QUEUE).values_list("id", "crashes", "priority", "run_at")[:limit]
+@cache
+def _template(alias: str, vendor: str) -> Candidates:
+    rows = candidates(alias, _ANY_QUEUE).values_list("id", "crashes", "priority", "run_at")[:_ANY_LIMIT]
     # Django compiles a locking SELECT only inside a transaction. SQLite has none, and there BEGIN may wait for a lock.
     locks = connections[alias].features.has_select_for_update
     with transaction.atomic(using=alias) if locks else nullcontext():

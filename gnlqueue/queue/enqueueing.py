@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections, transaction
 
@@ -24,13 +24,13 @@ from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 from gnlqueue.registry import Call, check_name, dotted
 
 BATCH = 500  # rows of one INSERT
+BATCH_TEXT = 4 * 1024 * 1024  # characters of their arguments
 MOST_OPTIONS = 100_000  # bytes
 
 _DUPLICATE_KEY = 1062
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job about to be inserted, checked; `args` and `kwargs` also as the JSON text that is stored."""
 
     task_name: str
@@ -97,15 +97,17 @@ def enqueue_call(call: Call) -> Job:
 
 def enqueue_calls(calls: Iterable[Call]) -> list[int]:
     """Store the jobs of bound calls, all or none of each database's, and return their ids in order."""
-    by_alias: dict[str, list[tuple[int, NewJob]]] = {}
+    by_database: dict[str | None, tuple[list[int], list[NewJob]]] = {}  # with the places that they have here
     total = 0
     for total, call in enumerate(calls, start=1):
         if not isinstance(call, Call):
             raise TypeError(f"enqueue_many() takes bound calls, made with task.bind(…), not {call!r}.")
-        by_alias.setdefault(alias_of(call.task.options.database), []).append((total - 1, _from_call(call)))
+        places, new = by_database.setdefault(call.task.options.database, ([], []))
+        places.append(total - 1)
+        new.append(_from_call(call))
     ids = [0] * total
-    for alias, numbered in by_alias.items():
-        for (place, _), id in zip(numbered, _insert_many([new for _, new in numbered], alias), strict=True):
+    for database, (places, new) in by_database.items():
+        for place, id in zip(places, _insert_many(new, alias_of(database)), strict=True):
             ids[place] = id
     return ids
 
@@ -140,6 +142,8 @@ def _new(
 
 def _stored_options(own: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the options that travel with the job, as JSON; exception classes by their dotted names."""
+    if not own:
+        return None
     options: dict[str, Any] = {}
     if own.get("backoff") is not None:
         options["backoff"] = own["backoff"].as_options()
@@ -184,22 +188,36 @@ def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
 
     Returns the ids, and the places of those that are new.
     """
-    ids: dict[int, int] = {}
+    ids = [0] * len(new)
+    plain = [place for place, each in enumerate(new) if each.said.idempotency_key is None]
+    made = set(plain)
     with transaction.atomic(using=alias):
-        plain = [place for place, each in enumerate(new) if each.key_hash is None]
-        for start in range(0, len(plain), BATCH):
-            places = plain[start : start + BATCH]
-            rows = _execute_insert([new[place] for place in places], alias, None)
-            ids.update(zip(places, sorted(row[0] for row in rows), strict=True))  # RETURNING has no order
-        made = set(plain)
-        for place, each in enumerate(new):
-            if each.key_hash is not None:
+        for places in _batches(plain, new):
+            rows = _execute_insert([new[place] for place in places], alias, None, returned=("id",))
+            for place, id in zip(places, sorted(row[0] for row in rows), strict=True):  # RETURNING has no order
+                ids[place] = id
+        for place, each in enumerate(new) if len(plain) < len(new) else ():
+            if place not in made:
                 job = _insert(each, alias, None)
                 ids[place] = job.pk
                 if job.created:
                     made.add(place)
         wakeups.announce(alias, [new[place] for place in made])
-    return [ids[place] for place in range(len(new))], sorted(made)
+    return ids, sorted(made)
+
+
+def _batches(places: Sequence[int], new: Sequence[NewJob]) -> Iterator[list[int]]:
+    """Group the places into INSERTs that are bounded in rows and in bytes."""
+    batch: list[int] = []
+    room = BATCH_TEXT
+    for place in places:
+        batch.append(place)
+        room -= len(new[place].args_text) + len(new[place].kwargs_text)
+        if len(batch) >= BATCH or room <= 0:
+            yield batch
+            batch, room = [], BATCH_TEXT
+    if batch:
+        yield batch
 
 
 def _insert_unless_taken(new: NewJob, alias: str, now: datetime | None) -> list[tuple[Any, ...]]:
@@ -239,10 +257,18 @@ def _committed_meanwhile(new: NewJob, alias: str) -> Job | None:
     return next(iter(Job.objects.using(alias).raw(sql, [new.key_hash])), None)
 
 
+_RETURNED = ("id", "run_at", "enqueued_at")
+
+
 def _execute_insert(
-    new: Sequence[NewJob], alias: str, now: datetime | None, *, unless_taken: bool = False
+    new: Sequence[NewJob],
+    alias: str,
+    now: datetime | None,
+    *,
+    unless_taken: bool = False,
+    returned: Sequence[str] = _RETURNED,
 ) -> list[tuple[Any, ...]]:
-    """Run the INSERT and return (id, run_at, enqueued_at) of each row; only the id where nothing is returned."""
+    """Run the INSERT and return these columns of each row, first the id; only that where a database returns nothing."""
     connection, dialect = connections[alias], dialects.of(alias)
     returning = dialect.supports_returning(connection)
     if len(new) > 1 and not returning:
@@ -255,7 +281,7 @@ def _execute_insert(
         if not returning:
             cursor.execute(sql, params)
             return [(cursor.lastrowid,)]
-        cursor.execute(f"{sql} RETURNING id, run_at, enqueued_at", params)
+        cursor.execute(f"{sql} RETURNING {', '.join(returned)}", params)
         return [(row[0], *map(dialect.time, row[1:])) for row in cursor.fetchall()]
 
 
@@ -267,7 +293,7 @@ def _row(new: NewJob) -> NewRow:
         new.args_text,
         new.kwargs_text,
         said.priority,
-        _status(new).value,
+        _status(new),
         new.max_attempts,
         None if new.options is None else payloads.encode(new.options, "options", limit=MOST_OPTIONS),
         said.idempotency_key,
@@ -277,38 +303,51 @@ def _row(new: NewJob) -> NewRow:
     )
 
 
-def _status(new: NewJob) -> JobStatus:
+_READY, _SCHEDULED = JobStatus.READY.value, JobStatus.SCHEDULED.value
+
+
+def _status(new: NewJob) -> str:
     """A job that should wait is scheduled; `claim` promotes it when the database's clock says so."""
-    return JobStatus.READY if new.said.run_after is None else JobStatus.SCHEDULED
+    return _READY if new.said.run_after is None else _SCHEDULED
 
 
 def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
     """Return the inserted row as a `Job` without reading it again; what was not returned loads on access."""
+    said = new.said
     known = {
-        **dict.fromkeys(_NULL_FIELDS),
-        **dict.fromkeys(("attempts", "crashes", "lease_token"), 0),
-        **dict(zip(("id", "run_at", "enqueued_at"), row, strict=False)),
+        **_AT_FIRST,
+        **dict(zip(_RETURNED, row, strict=False)),
         "task_name": new.task_name,
-        "queue_name": new.said.queue_name,
+        "queue_name": said.queue_name,
         "args": new.args,
         "kwargs": new.kwargs,
-        "priority": new.said.priority,
-        "status": _status(new).value,
+        "priority": said.priority,
+        "status": _status(new),
         "max_attempts": new.max_attempts,
         "options": new.options,
-        "idempotency_key": new.said.idempotency_key,
+        "idempotency_key": said.idempotency_key,
         "key_hash": new.key_hash,
     }
-    names = [field.attname for field in Job._meta.concrete_fields if field.attname in known]
+    names = _columns() if len(row) == len(_RETURNED) else [name for name in _columns() if name in known]
     job = Job.from_db(alias, names, [known[name] for name in names])
     job.created = True  # type: ignore[misc]  # the class attribute is its default
     return job
 
 
-_NULL_FIELDS = (
-    "lease_expires_at", "worker_id", "started_at", "last_attempted_at", "finished_at", "cancel_requested_at",
-    "unknown_since", "blocked_reason", "progress", "origin_id", "result", "last_error",
-)  # fmt: skip
+@cache
+def _columns() -> list[str]:
+    return [field.attname for field in Job._meta.concrete_fields]
+
+
+_AT_FIRST: dict[str, Any] = {
+    **dict.fromkeys(("attempts", "crashes", "lease_token"), 0),
+    **dict.fromkeys(
+        (
+            "lease_expires_at", "worker_id", "started_at", "last_attempted_at", "finished_at", "cancel_requested_at",
+            "unknown_since", "blocked_reason", "progress", "origin_id", "result", "last_error",
+        )
+    ),
+}  # fmt: skip
 
 
 def _warn_outside_transaction(alias: str) -> None:

@@ -16,6 +16,7 @@ class Holdings:
         self.table = table
         self._jobs: dict[int, ClaimedJob] = {}
         self._overdue: set[int] = set()
+        self._suspects: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -26,6 +27,8 @@ class Holdings:
     def add(self, claimed: ClaimedJob) -> None:
         """Hold a job that was just claimed; its lease is renewed from now on."""
         self._jobs[claimed.id] = claimed
+        if claimed.crashes >= SUSPECT_CRASHES:
+            self._suspects.add(claimed.id)
         self.table.hold(claimed)
 
     def drop(self, jobs: Iterable[ClaimedJob]) -> None:
@@ -33,6 +36,7 @@ class Holdings:
         for claimed in jobs:
             self._jobs.pop(claimed.id, None)
             self._overdue.discard(claimed.id)
+            self._suspects.discard(claimed.id)
             self.table.drop(claimed)
 
     def mark_overdue(self, claimed: ClaimedJob) -> bool:
@@ -46,9 +50,9 @@ class Holdings:
     @property
     def overdue(self) -> list[ClaimedJob]:
         """The jobs that are over their timeout and do not end."""
-        return [claimed for claimed in self if claimed.id in self._overdue]
+        return [self._jobs[job_id] for job_id in self._overdue]
 
     @property
     def has_suspect(self) -> bool:
         """Whether one of them crashed its worker twice in a row, and so runs with nothing else in this process."""
-        return any(claimed.crashes >= SUSPECT_CRASHES for claimed in self._jobs.values())
+        return bool(self._suspects)

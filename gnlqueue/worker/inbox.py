@@ -36,12 +36,13 @@ class Inbox:
         """Wait until there are so many outcomes, or until it rings for something else; `False` when neither came."""
         self._awaited = outcomes
         self._rung = False  # before we look: whoever comes later rings
-        if len(self._outcomes) >= outcomes:
-            return True
-        try:
-            self._bell.get(timeout=max(seconds, 0.0))
-        except queues_.Empty:
-            return False
+        if len(self._outcomes) < outcomes:
+            try:
+                self._bell.get(timeout=max(seconds, 0.0))
+            except queues_.Empty:
+                return False
+        while not self._bell.empty():  # what they rang for is looked for now
+            self._bell.get_nowait()
         return True
 
     def __len__(self) -> int:

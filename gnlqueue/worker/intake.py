@@ -12,7 +12,7 @@ from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, transitions
 from gnlqueue.worker.holdings import Holdings
 
-MAX_PREFETCH = 100  # jobs claimed beyond the free slots
+MAX_PREFETCH = 200  # jobs claimed beyond the free slots
 SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
 PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
 PREFETCHED_WORK = PREFETCH_PATIENCE / 4  # seconds of work to have at hand
@@ -58,10 +58,15 @@ class Intake:
         self._prefetch_after = time.monotonic() + PREFETCH_PAUSE
 
     def room(self) -> int:
-        """Return how many jobs may be claimed now; 0 or less for none."""
+        """Return how many jobs may be claimed now; 0 or less for none.
+
+        Many at once rather than few, as the commit is what costs: what was prefetched is worked off by a quarter first.
+        """
         if self._holdings.has_suspect:
             return 0
-        return self._concurrency + self._prefetch() - len(self._holdings)
+        prefetch = self._prefetch()
+        room = self._concurrency + prefetch - len(self._holdings)
+        return room if room >= prefetch // 4 else 0
 
     def free_slots(self) -> int:
         """Return how many jobs could begin at once."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue as queues_
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -24,15 +22,16 @@ from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Task
-from gnlqueue.worker import executor, identity, outcomes, wakeup
+from gnlqueue.worker import alone, executor, identity, outcomes, wakeup
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
+from gnlqueue.worker.inbox import Inbox
 from gnlqueue.worker.intake import MAX_PREFETCH, PREFETCH_PATIENCE, Intake
 from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.pace import Pace
 from gnlqueue.worker.pool import Pool
-from gnlqueue.worker.table import LeaseTable, Owner, Stage
+from gnlqueue.worker.table import LeaseTable, Owner
 from gnlqueue.worker.timeouts import Timeouts
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -41,8 +40,6 @@ GROUP_DELAY = 0.003  # seconds that an outcome waits for others while more are r
 MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
-
-_WAKE, _STOP = "wake", "stop"
 
 
 class Worker:
@@ -100,7 +97,7 @@ class Worker:
         self._holdings = Holdings(self._table)
         self._timeouts = Timeouts()
         self._terms = Terms(self._timeouts, timedelta(seconds=self.lease), lambda: self._stop_by is not None)
-        self._inbox: queues_.SimpleQueue[Outcome | str] = queues_.SimpleQueue()
+        self._inbox = Inbox()
         self._pool = Pool(concurrency, self._table, self._terms, self._inbox.put)
         self._intake = Intake(
             self.queues,
@@ -119,6 +116,7 @@ class Worker:
         self._refusals = 0  # in a row, on a connection that was just made
         self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
+        self._woken = False
         self._look_again = False
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
@@ -130,39 +128,15 @@ class Worker:
         for name in self.queues:
             claimed = queue.claim(name, worker_id=self.worker_id, lease=self.lease, using=self.database)
             if claimed is not None:
-                self._run_here(claimed)
+                self._table.owner = Owner.ALIVE
+                beats = self._start_heartbeat()
+                try:
+                    alone.run(claimed, self._holdings, self._terms, self._on_error)
+                finally:
+                    if beats is not None:
+                        beats.stop()
                 return queue.get(claimed)
         return None
-
-    def _run_here(self, claimed: ClaimedJob) -> None:
-        self._table.owner = Owner.ALIVE
-        self._holdings.add(claimed)
-        beats = self._start_heartbeat()
-        try:
-            task = executor.prepare(claimed)
-            self._table.advance(claimed, Stage.BEGUN)
-            outcome = task if isinstance(task, Outcome) else self._run_limited(claimed, task)
-            outcomes.write([outcome], self._on_error)
-        except KeyboardInterrupt:
-            transitions.release_many([claimed])
-            raise
-        finally:
-            self._holdings.drop([claimed])
-            if beats is not None:
-                beats.stop()
-
-    def _run_limited(self, claimed: ClaimedJob, task: Task[..., Any]) -> Outcome:
-        """Run a task in this thread, which a timer interrupts when the task has a timeout."""
-        timeout = executor.timeout_of(claimed, task)
-        if timeout is None:
-            return executor.run_sync(claimed, task, self._terms)
-        timer = threading.Timer(timeout + 0.01, self._timeouts.interrupt_overdue)
-        timer.daemon = True
-        timer.start()
-        try:
-            return executor.run_sync(claimed, task, self._terms)
-        finally:
-            timer.cancel()
 
     def _start_heartbeat(self) -> HeartbeatThread | None:
         """Beat from a thread, unless a supervisor's heartbeat process does."""
@@ -178,7 +152,7 @@ class Worker:
         """Stop claiming, finish what runs within the shutdown timeout, give back the rest. Safe in a signal handler."""
         stop_by = time.monotonic() + (0 if at_once else self.shutdown_timeout)
         self._stop_by = stop_by if self._stop_by is None else min(stop_by, self._stop_by)
-        self._inbox.put(_STOP)
+        self._inbox.ring()
 
     def run(self, still_wanted: Callable[[], bool] = lambda: True) -> None:
         """Work until `stop()`, until `still_wanted` says no (asked at least once a second), or until all is drained.
@@ -189,7 +163,7 @@ class Worker:
         if not self._supervised:
             self._table.owner = Owner.ALIVE
         beats = self._start_heartbeat()
-        watch = wakeup.watcher(self.database, self.queues, lambda: self._inbox.put(_WAKE))
+        watch = wakeup.watcher(self.database, self.queues, self._wake)
         if watch is not None:
             watch.start()
         try:
@@ -201,6 +175,10 @@ class Worker:
             if beats is not None:
                 beats.stop()
         self._leave()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._inbox.ring()
 
     def _work(self) -> None:
         beat = self.lease / BEATS_PER_LEASE
@@ -261,27 +239,22 @@ class Worker:
         ends = time.monotonic() + delay
         while True:
             left = self._timeouts.seconds_left()
-            nap = max(min(ends - time.monotonic(), LONGEST_NAP if left is None else min(left, LONGEST_NAP)), 0.0)
-            try:
-                news = self._inbox.get(timeout=nap)
-            except queues_.Empty:
-                if not self._still_wanted() and self._stop_by is None:
-                    logger.warning("stopping   the supervisor is gone")
-                    self.stop()
-                elif time.monotonic() >= ends or nap == left:  # the latter: somebody is to be interrupted
-                    return
-                continue
-            if isinstance(news, Outcome):
-                self._unwritten.append(news)
-                # A lone outcome is written at once; one of many waits a moment for the others.
-                others = len(self._unwritten) < len(self._holdings)
-                ends = min(ends, time.monotonic() + GROUP_DELAY) if others else 0.0
-            elif news == _WAKE:
-                self._pace.reset()
-                self._look_again = True
-                ends = min(ends, time.monotonic())
-            else:
-                ends = 0.0
+            nap = min(ends - time.monotonic(), LONGEST_NAP if left is None else min(left, LONGEST_NAP))
+            if self._inbox.wait(nap):
+                break
+            if not self._still_wanted() and self._stop_by is None:
+                logger.warning("stopping   the supervisor is gone")
+                self.stop()
+            elif time.monotonic() >= ends or nap == left:  # the latter: somebody is to be interrupted
+                break
+        # A lone outcome is written at once. One of many waits for others, but not until there is nothing left to run.
+        if 0 < len(self._inbox) < (group := len(self._holdings) // 2):
+            self._inbox.wait(min(GROUP_DELAY, ends - time.monotonic()), outcomes=group)
+        self._unwritten += self._inbox.take()
+        if self._woken:
+            self._woken = False
+            self._pace.reset()
+            self._look_again = True
 
     def _pause(self, room: int) -> float:
         """Return how long to wait when nothing was claimed."""
@@ -310,7 +283,7 @@ class Worker:
     def _start(self, batch: list[ClaimedJob]) -> None:
         """Start what was claimed; what cannot begin now and must not wait goes back."""
         free = self._intake.free_slots() + len(batch)
-        back = []
+        back, ready = [], []
         try:
             prepared = [executor.prepare(claimed) for claimed in batch]
         except ConnectionProblem:
@@ -324,7 +297,8 @@ class Worker:
             elif claimed.crashes >= SUSPECT_CRASHES:
                 self._suspect = claimed, task
             else:
-                self._pool.put(claimed, task)
+                ready.append((claimed, task))
+        self._pool.put(ready)
         if back:
             self._intake.pause_prefetch()
             self._give_back(back)
@@ -334,7 +308,7 @@ class Worker:
     def _start_suspect(self) -> None:
         """Start a job that crashed its worker twice in a row, once nothing else is left in this process."""
         if self._suspect is not None and len(self._holdings) == 1:
-            self._pool.put(*self._suspect)
+            self._pool.put([self._suspect])
             self._suspect = None
 
     def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
@@ -359,8 +333,11 @@ class Worker:
             for outcome in written:
                 self._intake.note_duration(outcome.seconds)
             self._holdings.drop(outcome.claimed for outcome in written)
-            done = {outcome.claimed.pair for outcome in written}
-            self._unwritten = [outcome for outcome in self._unwritten if outcome.claimed.pair not in done]
+            if len(written) == len(self._unwritten):
+                self._unwritten = []
+            else:
+                done = {outcome.claimed.pair for outcome in written}
+                self._unwritten = [outcome for outcome in self._unwritten if outcome.claimed.pair not in done]
 
     def _give_back(self, back: list[ClaimedJob]) -> None:
         """Release these, with what an earlier try could not release because the database was away."""

@@ -1,14 +1,16 @@
-"""Where jobs run: threads for `def` tasks, made as they are needed, and one event loop for `async def` tasks."""
+"""Where jobs run: threads for `def` tasks, made as they are needed, and one event loop for `async def` tasks.
+
+Who has ended a job takes the next one himself: to wake another thread costs more than to run a short job.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -18,6 +20,7 @@ from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.registry import Task
 from gnlqueue.worker import executor
+from gnlqueue.worker.eventloop import EventLoop
 from gnlqueue.worker.executor import Ending, Outcome, Terms
 from gnlqueue.worker.table import LeaseTable, Stage
 
@@ -25,6 +28,14 @@ logger = logging.getLogger("gnlqueue.worker")
 
 #: Seconds after which an idle thread closes its database connections.
 IDLE_CONNECTION_AGE = 10.0
+
+
+class _Waiting(NamedTuple):
+    """A job that has not begun, and since when (monotonic seconds)."""
+
+    claimed: ClaimedJob
+    task: Task[..., Any]
+    since: float
 
 
 class Pool:
@@ -35,33 +46,36 @@ class Pool:
         self._table = table
         self._terms = terms
         self._report = report
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[ClaimedJob, Task[..., Any], float]] = deque()  # with the time it was put there
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting: deque[_Waiting] = deque()
         self._running = 0
         self._threads = 0
         self._idle = 0
         self._ended = False
         self._outages = 0
         self._outages_seen_by_loop = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: EventLoop | None = None
 
-    def put(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
-        """Run a job as soon as there is a place for it."""
-        with self._changed:
-            self._waiting.append((claimed, task, time.monotonic()))
-            self._start_next()
+    def put(self, jobs: Iterable[tuple[ClaimedJob, Task[..., Any]]]) -> None:
+        """Run these jobs as soon as there are places for them."""
+        now = time.monotonic()
+        with self._lock:
+            self._waiting.extend(_Waiting(claimed, task, now) for claimed, task in jobs)
+            self._call_for_next()
 
     def take_back(self, older_than: float = 0.0) -> list[ClaimedJob]:
         """Return the jobs that have waited for `older_than` seconds or more and have not begun; they will not begin."""
         limit = time.monotonic() - older_than
-        with self._changed:
-            taken = [claimed for claimed, _, since in self._waiting if since <= limit]
-            self._waiting = deque(entry for entry in self._waiting if entry[2] > limit)
+        taken: list[ClaimedJob] = []
+        with self._lock:
+            while self._waiting and self._waiting[0].since <= limit:  # who came first has waited longest
+                taken.append(self._waiting.popleft().claimed)
         return taken
 
     def end(self) -> None:
         """Let idle threads and the event loop end; what runs goes on."""
-        with self._changed:
+        with self._lock:
             self._ended = True
             self._changed.notify_all()
             self._end_loop()
@@ -70,50 +84,66 @@ class Pool:
         """Have each thread close its database connections before its next job: the database was away."""
         self._outages += 1
 
-    def _start_next(self) -> None:
-        """Give waiting jobs the free places; called with the lock held."""
-        while self._waiting and self._running < self._concurrency:
-            if self._waiting[0][1].is_async:
-                claimed, task, _ = self._waiting.popleft()
-                self._running += 1
-                asyncio.run_coroutine_threadsafe(self._run_async(claimed, task), self._event_loop())
-            elif self._idle:
-                self._changed.notify()
-                return  # the thread takes it itself
-            elif self._threads < self._concurrency:
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"gnlqueue-{self._threads}", daemon=True).start()
-                return
-            else:
-                return
+    # --- handing out, with the lock held -----------------------------------------------------------------------------
+
+    def _take(self, *, is_async: bool) -> _Waiting | None:
+        """Give the next job to who asks, if it is of its kind and there is a place; else to who can run it."""
+        job = None
+        if self._waiting and self._running < self._concurrency and self._waiting[0].task.is_async is is_async:
+            job = self._waiting.popleft()
+            self._running += 1
+        self._call_for_next()
+        return job
+
+    def _call_for_next(self) -> None:
+        """Call who can run the next job, where there is a place for it; who takes it calls for the one after it."""
+        if not self._waiting or self._running >= self._concurrency:
+            return
+        if self._waiting[0].task.is_async:
+            self._loop = self._loop or EventLoop(self._next_async)
+            self._loop.call()
+        elif self._idle:
+            self._changed.notify()
+        elif self._threads < self._concurrency:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"gnlqueue-{self._threads}", daemon=True).start()
+
+    def _end_loop(self) -> None:
+        """Stop the event loop once nothing runs."""
+        if self._loop is not None and not self._running and not self._waiting:
+            self._loop.stop()
+            self._loop = None
+
+    # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Run jobs in this thread until the pool ends."""
+        """Run jobs until the pool ends."""
         outages = self._outages
-        while (entry := self._next()) is not None:
-            claimed, task = entry
+        job = self._next()
+        while job is not None:
             if outages != self._outages:
                 outages = self._outages
                 _close_connections()
-            self._table.advance(claimed, Stage.BEGUN)
+            self._table.advance(job.claimed, Stage.BEGUN)
             try:
-                outcome = executor.run_sync(claimed, task, self._terms)
+                outcome = executor.run_sync(job.claimed, job.task, self._terms)
             except BaseException as error:
-                outcome = _failed_before_its_task(claimed, error)
+                outcome = _failed_before_its_task(job.claimed, error)
             _tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
-            self._finish(outcome)
+            self._report(outcome)
+            job = self._next(ended=1)
         _close_connections()
 
-    def _next(self) -> tuple[ClaimedJob, Task[..., Any]] | None:
-        with self._changed:
+    def _next(self, *, ended: int = 0) -> _Waiting | None:
+        """Wait for the next job, after one or none has ended; `None` once the pool ends."""
+        with self._lock:
+            self._running -= ended
             while True:
-                if self._waiting and self._running < self._concurrency and not self._waiting[0][1].is_async:
-                    claimed, task, _ = self._waiting.popleft()
-                    self._running += 1
-                    self._start_next()
-                    return claimed, task
+                if (job := self._take(is_async=False)) is not None:
+                    return job
                 if self._ended:
                     self._threads -= 1
+                    self._end_loop()
                     return None
                 self._idle += 1
                 told = self._changed.wait(IDLE_CONNECTION_AGE)
@@ -121,53 +151,31 @@ class Pool:
                 if not told:
                     _close_connections()
 
-    def _finish(self, outcome: Outcome) -> None:
-        with self._changed:
-            self._running -= 1
-            self._start_next()
-            if self._ended:
-                self._end_loop()
-        self._report(outcome)
+    # --- on the event loop -------------------------------------------------------------------------------------------
 
-    async def _run_async(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
+    def _next_async(self) -> Coroutine[Any, Any, None] | None:
+        with self._lock:
+            job = self._take(is_async=True)
+        return None if job is None else self._run_async(job)
+
+    async def _run_async(self, job: _Waiting) -> None:
         outcome: Outcome | None = None
         try:
             if self._outages_seen_by_loop != self._outages:
                 self._outages_seen_by_loop = self._outages
                 await sync_to_async(_close_connections)()
-            self._table.advance(claimed, Stage.BEGUN)
-            outcome = await executor.run_async(claimed, task, self._terms)
+            self._table.advance(job.claimed, Stage.BEGUN)
+            outcome = await executor.run_async(job.claimed, job.task, self._terms)
             if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
                 await sync_to_async(_tidy_connections)(interrupted=False)
         except BaseException as error:
-            outcome = outcome or _failed_before_its_task(claimed, error)
-        self._finish(outcome)
-
-    def _event_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run_loop, args=[self._loop], name="gnlqueue-asyncio", daemon=True).start()
-        return self._loop
-
-    def _end_loop(self) -> None:
-        """Stop the event loop once nothing runs; called with the lock held."""
-        if self._loop is not None and not self._running and not self._waiting:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped; what an asyncio task of a handler raises must not end it for all others."""
-    try:
-        stopped = False
-        while not stopped:
-            try:
-                loop.run_forever()
-                stopped = True
-            except (SystemExit, KeyboardInterrupt) as error:
-                logger.error("An asyncio task of a job raised %r; the event loop goes on.", error)
-    finally:
-        loop.close()
+            outcome = outcome or _failed_before_its_task(job.claimed, error)
+        self._report(outcome)
+        with self._lock:
+            self._running -= 1
+            self._call_for_next()
+            if self._ended:
+                self._end_loop()
 
 
 def _failed_before_its_task(claimed: ClaimedJob, error: BaseException) -> Outcome:

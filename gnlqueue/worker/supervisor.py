@@ -11,6 +11,7 @@ The exit status: 0 when all ended as they should, 1 when something kept failing,
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import random
@@ -98,6 +99,8 @@ class Supervisor:
         os.set_blocking(self._tell, False)
         self._heartbeat = _Child(self._start_heartbeat)
         self._children = [_Child(self._starter_of(number)) for number in range(self.processes)]
+        gc.collect()
+        gc.freeze()  # a collection in a child writes to every object that it looks at, and the page is shared no more
         with self._handled_signals():
             while self._workers_wanted() or any(child.pid for child in self._children):
                 self._start_missing()

@@ -162,6 +162,43 @@ def test_enqueue_many_takes_one_statement_per_batch(alias: str, monkeypatch: pyt
     assert sum("INSERT" in query["sql"] for query in captured) == 3
 
 
+def test_a_batch_is_bounded_in_bytes_too(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not connections[alias].features.can_return_rows_from_bulk_insert:
+        pytest.skip("MySQL returns no ids")
+    monkeypatch.setattr("gnlqueue.queue.enqueueing.BATCH_TEXT", 1000)
+    with CaptureQueriesContext(connections[alias]) as captured:
+        ids = gnlqueue.enqueue_many(send_receipt.bind(number, copy_to="x" * 300) for number in range(10))
+    assert sum("INSERT" in query["sql"] for query in captured) == 3
+    jobs = Job.objects.using(alias).in_bulk(ids)
+    assert [jobs[id].args for id in ids] == [[number] for number in range(10)]
+
+
+def test_many_that_differ_in_everything_are_stored_as_one_by_one(alias: str) -> None:
+    calls = [
+        task.using(**options).bind(number, **kwargs)
+        for number, (task, options, kwargs) in enumerate(
+            [
+                (send_receipt, {}, {}),
+                (send_receipt, {"priority": 7, "queue_name": "emails"}, {"copy_to": "ä\\\"'{%s}\n"}),
+                (charge, {"max_attempts": 3, "timeout": 9}, {}),
+                (send_receipt, {"run_after": NOON}, {"copy_to": "NULL"}),
+                (send_receipt, {"backoff": gnlqueue.Backoff(base=2), "retry_for": OSError}, {}),
+            ]
+            * 4
+        )
+    ]
+    same_for_both = [
+        field.attname for field in Job._meta.concrete_fields if field.attname not in {"id", "enqueued_at", "run_at"}
+    ]
+    one_by_one = [row(call.enqueue()) for call in calls]
+    many = [row(id) for id in gnlqueue.enqueue_many(calls)]
+    assert [[each[name] for name in same_for_both] for each in many] == [
+        [each[name] for name in same_for_both] for each in one_by_one
+    ]
+    assert [each["run_at"] == NOON for each in many] == [each["status"] == "scheduled" for each in many]
+    assert all(each["run_at"] == each["enqueued_at"] for each in many if each["status"] == "ready")
+
+
 def test_the_same_key_twice_in_enqueue_many_is_one_job(alias: str) -> None:
     call = send_receipt.using(idempotency_key="receipt:1").bind(1)
     one, two = gnlqueue.enqueue_many([call, call])

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -18,9 +19,9 @@ from tests.worker.processes import RunWorker, until
 Run = Callable[..., RunWorker]
 
 
-def dying(function: str, when: str) -> dict[str, str]:
-    """The environment of workers of which one dies before or after its first call of a function."""
-    return {KILL: json.dumps({"function": function, "when": when})}
+def dying(function: str, when: str, call: int = 1) -> dict[str, str]:
+    """The environment of workers of which one dies before or after its first (or a later) call of a function."""
+    return {KILL: json.dumps({"function": function, "when": when, "call": call})}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,39 @@ def test_worker_that_dies_is_replaced_at_once(
     assert done.attempts == attempts
     assert JobAttempt.objects.using(alias).count() == attempts - 1
     run.says("restart .* was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("when", "function", "call"),
+    [
+        pytest.param("after", "gnlqueue.queue.claiming.claim_ready", 4, id="many claimed"),
+        pytest.param("before", "gnlqueue.worker.executor.run_sync", 60, id="some have run"),
+        pytest.param("before", "gnlqueue.worker.outcomes.write", 4, id="before a group is written"),
+        pytest.param("before", "gnlqueue.worker.outcomes.together", 4, id="after a group is written"),
+    ],
+)
+def test_worker_that_dies_with_many_jobs_in_hand(
+    alias: str, runworker: Run, when: str, function: str, call: int
+) -> None:
+    """Who ran and was not written runs again, and nobody else: not who was written, and not who had not begun."""
+    ids = gnlqueue.enqueue_many(tasks.tell.bind() for _ in range(300))
+
+    runworker("--lease", "60", GNLQUEUE_TEST_SET=json.dumps(NO_PAUSES), **dying(function, when, call))
+    until_all(JobStatus.DONE)
+
+    assert [each["what"] for each in told()].count("dying") == 1
+    runs = Counter(each["job"] for each in told() if each["what"] == "ran")
+    again = {job for job, times in runs.items() if times > 1}
+    assert set(runs) == set(ids)
+    assert max(runs.values()) <= 2
+    rescued = set(JobAttempt.objects.using(alias).values_list("job_id", flat=True))
+    # One of these may have been about to call its task when its process died.
+    assert again <= rescued
+    assert len(rescued - again) <= 4
+    if function == "gnlqueue.worker.outcomes.write":
+        assert again
+    others = Job.objects.using(alias).exclude(pk__in=rescued)
+    assert set(others.values_list("attempts", flat=True)) <= {1}
 
 
 def test_worker_that_dies_while_a_job_runs(alias: str, runworker: Run) -> None:

@@ -1,0 +1,180 @@
+"""Threads and the event loop share the places, take their jobs themselves, and leave none behind."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.registry import Task
+from gnlqueue.worker import eventloop
+from gnlqueue.worker.executor import Ending, Outcome, Terms
+from gnlqueue.worker.pool import Pool
+from gnlqueue.worker.table import LeaseTable, Stage
+from gnlqueue.worker.timeouts import Timeouts
+
+NOW = datetime.now(UTC)
+PATIENCE = 20.0
+
+
+def claimed(id: int) -> ClaimedJob:
+    return ClaimedJob(id, "demo", "default", [id], {}, 0, 1, 5, 0, None, 1, NOW, "w1", NOW, NOW, NOW, None, "default")
+
+
+class Place:
+    """A pool, and what its jobs do."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.table = LeaseTable(3000)
+        self.outcomes: list[Outcome] = []
+        self.ran: list[tuple[int, int]] = []  # job id, thread
+        self.at_once = self.most_at_once = 0
+        self.lock = threading.Lock()
+        terms = Terms(Timeouts(), timedelta(seconds=60), lambda: False)
+        self.pool = Pool(concurrency, self.table, terms, self.outcomes.append)
+
+    def put(self, ids: range, function: Callable[..., Any]) -> list[ClaimedJob]:
+        jobs = [claimed(id) for id in ids]
+        for job in jobs:
+            self.table.hold(job)
+        self.pool.put([(job, Task("demo", function)) for job in jobs])
+        return jobs
+
+    def begin(self) -> None:
+        with self.lock:
+            self.at_once += 1
+            self.most_at_once = max(self.at_once, self.most_at_once)
+
+    def end(self, id: int) -> None:
+        with self.lock:
+            self.at_once -= 1
+            self.ran.append((id, threading.get_ident()))
+
+    def short(self, id: int) -> None:
+        self.begin()
+        self.end(id)
+
+    def slow(self, id: int) -> None:
+        self.begin()
+        time.sleep(0.001)
+        self.end(id)
+
+    async def ashort(self, id: int) -> None:
+        self.short(id)
+
+    async def aslow(self, id: int) -> None:
+        self.begin()
+        await asyncio.sleep(0.001)
+        self.end(id)
+
+    def until(self, number: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while len(self.outcomes) < number:
+            assert time.monotonic() < deadline, f"{len(self.outcomes)} of {number} jobs have ended"
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def place() -> Iterator[Callable[[int], Place]]:
+    made: list[Place] = []
+
+    def make(concurrency: int) -> Place:
+        made.append(Place(concurrency))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.pool.end()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_jobs_of_all_kinds_run_once_and_never_too_many(place: Callable[[int], Place], concurrency: int) -> None:
+    here = place(concurrency)
+    kinds = [here.short, here.ashort, here.slow, here.aslow, here.aslow, here.slow, here.ashort]
+    for number in range(210):
+        here.put(range(number, number + 1), kinds[number % len(kinds)])
+    here.until(210)
+
+    assert sorted(id for id, _ in here.ran) == list(range(210))
+    assert {outcome.ending for outcome in here.outcomes} == {Ending.DONE}
+    assert here.most_at_once <= concurrency
+
+
+def test_a_batch_uses_all_places(place: Callable[[int], Place]) -> None:
+    here = place(4)
+    together = threading.Barrier(4)
+    here.put(range(4), lambda _: together.wait(PATIENCE))
+    here.until(4)
+
+    assert [outcome.error for outcome in here.outcomes] == [None] * 4
+
+
+def test_a_thread_takes_one_job_after_the_other(place: Callable[[int], Place]) -> None:
+    here = place(1)
+    here.put(range(100), here.short)
+    here.until(100)
+
+    assert [id for id, _ in here.ran] == list(range(100))
+    assert len({thread for _, thread in here.ran}) == 1
+
+
+def test_what_waits_has_not_begun_and_can_be_taken_back(place: Callable[[int], Place]) -> None:
+    here, go = place(1), threading.Event()
+    jobs = here.put(range(10), lambda _: go.wait(PATIENCE))
+    while not any(held.stage is Stage.BEGUN for held in here.table):
+        time.sleep(0.001)
+
+    assert here.pool.take_back(older_than=60) == []
+    assert here.pool.take_back() == jobs[1:]
+    assert [held.pair for held in here.table if held.stage is Stage.BEGUN] == [jobs[0].pair]
+    go.set()
+    here.until(1)
+    assert here.pool.take_back() == []
+
+
+def test_what_the_event_loop_has_not_begun_can_be_taken_back(place: Callable[[int], Place]) -> None:
+    here, go = place(3), threading.Event()
+
+    async def block(_: int) -> None:
+        go.wait(PATIENCE)
+
+    jobs = here.put(range(3), block)
+    while not any(held.stage is Stage.BEGUN for held in here.table):
+        time.sleep(0.001)
+
+    assert here.pool.take_back() == jobs[1:]
+    go.set()
+    here.until(1)
+
+
+def test_many_that_never_wait_leave_others_a_turn(
+    place: Callable[[int], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventloop, "BEGIN_AT_ONCE", 5)
+    here = place(2)
+
+    async def wait_a_turn(id: int) -> None:
+        here.begin()
+        await asyncio.sleep(0)
+        here.end(id)
+
+    here.put(range(1), wait_a_turn)
+    here.put(range(1, 101), here.ashort)
+    here.until(101)
+
+    assert [id for id, _ in here.ran].index(0) <= 10
+
+
+def test_jobs_put_while_the_loop_is_busy_are_not_forgotten(place: Callable[[int], Place]) -> None:
+    here = place(2)
+    for number in range(0, 3000, 3):
+        here.put(range(number, number + 3), here.ashort)
+        if number % 30 == 0:
+            time.sleep(0.0001)
+    here.until(3000)
+
+    assert sorted(id for id, _ in here.ran) == list(range(3000))
