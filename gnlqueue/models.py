@@ -284,7 +284,8 @@ class WorkerProcess(models.Model):
     heartbeat_at = models.DateTimeField()
 
     class Meta:
-        verbose_name_plural = _("worker processes")
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
         default_permissions = ("view",)
 
     def __str__(self) -> str:
@@ -298,6 +299,8 @@ class QueueState(models.Model):
     paused_at = models.DateTimeField(null=True, help_text="While set, nothing is claimed from this queue.")
 
     class Meta:
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
         default_permissions = ("view",)
         permissions: ClassVar = [("pause_queuestate", _("Can pause and resume queues"))]
 

@@ -104,7 +104,8 @@ def _reset(connection: BaseDatabaseWrapper) -> bool:
 def _empty(alias: str) -> None:
     models = [*apps.get_app_config("gnlqueue").get_models(), *apps.get_app_config("testapp").get_models()]
     connection = connections[alias]
-    tables = [connection.ops.quote_name(model._meta.db_table) for model in [*models, LogEntry, Session, User]]
+    models += [User.user_permissions.through, LogEntry, Session, User]
+    tables = [connection.ops.quote_name(model._meta.db_table) for model in models]
     with connection.cursor() as cursor:  # most are empty, and a look costs less than a write
         looks = (
             f"SELECT {place} FROM (SELECT 1) one WHERE EXISTS (SELECT 1 FROM {table})"

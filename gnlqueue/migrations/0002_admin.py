@@ -103,7 +103,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AlterModelOptions(
             name='queuestate',
-            options={'default_permissions': ('view',), 'permissions': [('pause_queuestate', 'Can pause and resume queues')]},
+            options={'default_permissions': ('view',), 'permissions': [('pause_queuestate', 'Can pause and resume queues')], 'verbose_name': 'queue', 'verbose_name_plural': 'queues'},
         ),
         migrations.AlterModelOptions(
             name='runjournalentry',
@@ -111,7 +111,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AlterModelOptions(
             name='workerprocess',
-            options={'default_permissions': ('view',), 'verbose_name_plural': 'worker processes'},
+            options={'default_permissions': ('view',), 'verbose_name': 'worker', 'verbose_name_plural': 'workers'},
         ),
         migrations.AddIndex(
             model_name='job',

@@ -1,0 +1,154 @@
+"""What every page of the queue's admin stands on: read-only, on the queue's database, quick on any number of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.forms import Media
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.utils.formats import number_format
+
+from gnlqueue.dialects import now as clock
+from gnlqueue.models import OperatorAction
+from gnlqueue.queue.transactions import alias_of
+
+M = TypeVar("M", bound=Model)
+
+if TYPE_CHECKING:
+    from django.contrib.admin import ModelAdmin as ModelAdmin
+else:
+
+    class ModelAdmin(admin.ModelAdmin):
+        """Django's, which takes a type argument only in the stubs."""
+
+        def __class_getitem__(cls, model: Any) -> type[admin.ModelAdmin]:
+            return cls
+
+
+#: What our pages load: nothing inline, nothing from elsewhere.
+MEDIA = Media(css={"all": ["gnlqueue/admin.css"]}, js=["gnlqueue/refresh.js"])
+
+#: Rows that a count looks at, at the most.
+CAP = 10_000
+
+
+class QueuePage(ModelAdmin[M]):
+    """A page that shows rows of the queue and never saves one: a plain save would undo what a worker stores.
+
+    What may be done has a view of its own for each verb, which asks `require` for the verb's permission.
+    """
+
+    show_full_result_count = False
+
+    @property
+    def media(self) -> Media:
+        return super().media + MEDIA
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
+        return super().get_queryset(request).using(alias_of(None))
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def show(self, request: HttpRequest, template: str, title: str, **extra: Any) -> TemplateResponse:
+        """Show a page of our own, whose template extends `gnlqueue/admin/base.html`."""
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, template, page_context(self, request, title, **extra))
+
+    def require_view(self, request: HttpRequest, obj: Any = None) -> None:
+        """Raise `PermissionDenied` unless this person may see the page."""
+        if not self.has_view_permission(request, obj):
+            raise PermissionDenied
+
+
+def person(request: HttpRequest) -> str:
+    """Return who it is, as text: what is logged outlives the account."""
+    return str(request.user.get_username())[:200]
+
+
+def may(request: HttpRequest, permission: str) -> bool:
+    """Tell whether this person has a permission of ours, such as `retry_job`."""
+    return request.user.is_active and request.user.has_perm(f"gnlqueue.{permission}")
+
+
+def require(request: HttpRequest, permission: str) -> None:
+    """Raise `PermissionDenied` unless this person has a permission of ours, such as `retry_job`."""
+    if not may(request, permission):
+        raise PermissionDenied
+
+
+def record(
+    request: HttpRequest,
+    verb: str,
+    target: str,
+    *,
+    job_id: int | None = None,
+    where: Any = None,
+    why: str = "",
+    done: int = 1,
+    skipped: int = 0,
+    runner_id: int | None = None,
+) -> OperatorAction:
+    """Write into the operator log what this person did; a bulk action that a job does is finished by that job."""
+    return OperatorAction.objects.using(alias_of(None)).create(
+        at=clock(),
+        by=person(request),
+        verb=verb,
+        target=target[:200],
+        job_id=job_id,
+        where=where,
+        why=why,
+        done=done,
+        skipped=skipped,
+        runner_id=runner_id,
+        finished_at=clock() if runner_id is None else None,
+    )
+
+
+class CappedCount(NamedTuple):
+    """A number of rows, or the fact that there are more than anybody would count."""
+
+    number: int
+    more: bool = False
+
+    @classmethod
+    def of(cls, found: int, cap: int) -> CappedCount:
+        """Return what it means that a count which stops after `cap` + 1 rows has found so many."""
+        return cls(min(found, cap), found > cap)
+
+    def __str__(self) -> str:
+        return number_format(self.number, use_l10n=True, force_grouping=True) + ("+" if self.more else "")
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+
+def capped_count(queryset: QuerySet[Any], cap: int = CAP) -> CappedCount:
+    """Count rows up to `cap`.
+
+    Give the rows the order of the index that finds them: without one PostgreSQL, expecting to meet some soon, reads the
+    table.
+    """
+    return CappedCount.of(queryset.values("pk")[: cap + 1].count(), cap)
+
+
+def page_context(admin: admin.ModelAdmin[Any], request: HttpRequest, title: str, **extra: Any) -> dict[str, Any]:
+    """Return the context of a page whose template extends `gnlqueue/admin/base.html`."""
+    return {
+        **admin.admin_site.each_context(request),
+        "opts": admin.opts,
+        "title": title,
+        "media": MEDIA,
+        "is_popup": False,
+        **extra,
+    }

@@ -1,0 +1,196 @@
+"""A verb for many jobs: a page that says what it will do to how many, then the deed, here or in the background.
+
+The page freezes what it showed. Up to `AT_ONCE` jobs it is their numbers; more are a filter with a cut-off, so that
+jobs which come later are not meant. Both travel through the form, signed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.core import signing
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gnlqueue import bulk
+from gnlqueue.admin.base import MEDIA, may, page_context, record
+from gnlqueue.admin.columns import LISTS
+from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
+from gnlqueue.admin.preview import Preview, freeze, preview_of
+from gnlqueue.admin.verb_page import back_to
+from gnlqueue.admin.verbs import VERBS, Verb
+from gnlqueue.admin.words import in_words
+from gnlqueue.finding import Criteria
+from gnlqueue.models import Job, JobStatus, OperatorAction
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.tasks import run_operator_action
+
+if TYPE_CHECKING:
+    from gnlqueue.admin.base import QueuePage
+    from gnlqueue.admin.jobs import JobList
+
+VALID_FOR = 3600  # seconds between the page and the deed
+
+SALT = "gnlqueue.bulk"
+
+
+def actions(*statuses: JobStatus) -> Iterator[Callable[..., Any]]:
+    """Yield an action for the ticked jobs for each verb that takes many, and applies to one of the statuses."""
+    for verb in VERBS.values():
+        if verb.bulk_label is not None and verb.applies_to.intersection(statuses):
+            yield _action(verb)
+
+
+def _action(verb: Verb) -> Callable[..., Any]:
+    @admin.action(description=verb.bulk_label, permissions=[verb.name])
+    def act(model_admin: JobList, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        if request.POST.get("select_across") == "1":  # of a theme that offers it: everything would be the whole table
+            raise Http404
+        ids = tuple(queryset.order_by("-pk").values_list("pk", flat=True)[: bulk.AT_ONCE])
+        criteria = replace(Criteria(ids=ids), **model_admin.always())
+        return confirm(model_admin, request, verb, criteria, back=request.get_full_path())
+
+    act.__name__ = verb.name
+    return act
+
+
+def view(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
+    """Confirm what the address asks for (GET), or do what was confirmed (POST)."""
+    if request.method == "POST" and "token" in request.POST:
+        return _do(admin, request)
+    verb = _allowed(request, request.GET.get("verb", ""))
+    try:
+        criteria = Criteria.from_json(json.loads(request.GET.get("criteria", "{}")))
+        criteria = replace(criteria, last_id=None, as_of=None)
+        return confirm(admin, request, verb, criteria, back=back_to(request))
+    except (ValueError, TypeError, OverflowError):
+        raise Http404 from None
+
+
+def _allowed(request: HttpRequest, name: str) -> Verb:
+    verb = VERBS.get(name)
+    if verb is None or verb.bulk_label is None:
+        raise Http404
+    if not verb.is_allowed(request):
+        raise PermissionDenied
+    return verb
+
+
+def confirm(
+    admin: QueuePage[Job], request: HttpRequest, verb: Verb, criteria: Criteria, *, back: str = ""
+) -> HttpResponse:
+    """Show what the verb will do to which jobs; nothing happens yet."""
+    if criteria.arguments and not may(request, "view_job_payload"):
+        raise PermissionDenied
+    alias = alias_of(None)
+    asked = len(criteria.ids) if criteria.ids is not None else None
+    frozen = freeze(verb, criteria, alias)
+    preview = preview_of(frozen, alias)
+    if not preview.count.more and len(preview.ids) <= bulk.AT_ONCE:
+        frozen = replace(frozen, ids=tuple(preview.ids))
+    payload = {"verb": verb.name, "criteria": frozen.as_json(), "user": str(request.user.pk)}
+    return _page(
+        admin, request, verb, _form_of(verb)(), signing.dumps(payload, salt=SALT, compress=True), frozen, preview, back,
+        asked=asked,
+    )  # fmt: skip
+
+
+def _page(
+    admin: QueuePage[Job],
+    request: HttpRequest,
+    verb: Verb,
+    form: ReasonForm,
+    token: str,
+    frozen: Criteria,
+    preview: Preview,
+    back: str,
+    *,
+    asked: int | None = None,
+) -> HttpResponse:
+    fallback = reverse("admin:gnlqueue_job_changelist")
+    context = page_context(
+        admin,
+        request,
+        str(verb.bulk_label),
+        parents=[(fallback, capfirst(Job._meta.verbose_name_plural))],
+        verb=verb,
+        form=form,
+        token=token,
+        preview=preview,
+        left_out=asked - preview.count.number if asked is not None else 0,
+        words=in_words(frozen, may_see_payload=may(request, "view_job_payload")),
+        in_background=preview.count.more or preview.count.number > bulk.AT_ONCE,
+        at_once=bulk.AT_ONCE,
+        back=back or fallback,
+        media=MEDIA + LISTS,
+    )
+    return TemplateResponse(request, "gnlqueue/admin/bulk.html", context)
+
+
+def _form_of(verb: Verb) -> type[ReasonForm]:
+    return {"cancel": ReasonForm, "reschedule": BulkRescheduleForm}.get(verb.name, SpreadForm)
+
+
+def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
+    """Do what the signed form says that the page showed."""
+    back = reverse("admin:gnlqueue_job_changelist")
+    try:
+        kept = signing.loads(request.POST["token"], salt=SALT, max_age=VALID_FOR)
+    except signing.BadSignature:  # tampered with, or too old
+        messages.warning(request, _("That page was too old: look again at what is to be done. Nothing was changed."))
+        return HttpResponseRedirect(back)
+    verb = _allowed(request, kept["verb"])
+    if kept["user"] != str(request.user.pk):
+        raise PermissionDenied
+    frozen, alias = Criteria.from_json(kept["criteria"]), alias_of(None)
+    form = _form_of(verb)(request.POST)
+    if not form.is_valid():
+        preview = preview_of(frozen, alias)
+        return _page(admin, request, verb, form, request.POST["token"], frozen, preview, back_to(request))
+    action = start(request, verb, frozen, form, alias)
+    if action.runner_id is None:
+        action = bulk.run(action.pk, using=alias)
+        _tell_done(request, action)
+    else:
+        url = reverse("admin:gnlqueue_operatoraction_changelist")
+        link = format_html('<a href="{}">{}</a>', url, _("the operator log shows how far it is"))
+        messages.info(request, format_html(_("It is done in the background, by job {}: {}."), action.runner_id, link))
+    return HttpResponseRedirect(back_to(request) or back)
+
+
+def start(request: HttpRequest, verb: Verb, frozen: Criteria, form: ReasonForm, alias: str) -> OperatorAction:
+    """Write the action into the operator log, and with it the job that does it where it is about many."""
+    spread = form.spread() if isinstance(form, SpreadForm) else None
+    where = bulk.freeze(frozen, run_after=form.options().get("run_after"), **({"spread": spread} if spread else {}))
+    number = None if frozen.ids is None else len(frozen.ids)
+    target = _("jobs that match") if number is None else f"{number} jobs" if number != 1 else f"job {frozen.ids[0]}"  # type: ignore[index]
+    with transaction.atomic(using=alias):
+        action = record(request, verb.name, target, where=where, why=form.cleaned_data["why"], done=0)
+        if number is None:
+            action.runner_id = run_operator_action.using(database=alias).enqueue(action.pk).pk
+        action.finished_at = None
+        action.save(using=alias, update_fields=["runner_id", "finished_at"])
+    return action
+
+
+def _tell_done(request: HttpRequest, action: OperatorAction) -> None:
+    done = ngettext("%(n)s job was changed.", "%(n)s jobs were changed.", action.done) % {"n": action.done}
+    if action.skipped:
+        done += " " + ngettext(
+            "%(n)s had changed meanwhile and was left alone.",
+            "%(n)s had changed meanwhile and were left alone.",
+            action.skipped,
+        ) % {"n": action.skipped}
+    messages.success(request, done)

@@ -1,0 +1,85 @@
+"""What the lists of jobs show of each, and what a list does not read: arguments, results, whole error texts."""
+
+from __future__ import annotations
+
+import re
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.db.models.functions import Left, Length
+from django.forms import Media
+from django.http import HttpRequest
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext_lazy as _
+
+from gnlqueue.admin.base import QueuePage
+from gnlqueue.models import Job
+from gnlqueue.templatetags.gnlqueue_admin import ago, cut, status_badge, visible
+
+LONGEST_ERROR = 120  # characters of an error in the list
+LONGEST_NAME = 80
+
+
+#: What the lists of jobs, and the pages that ask, load besides.
+LISTS = Media(css={"all": ["gnlqueue/jobs.css"]})
+
+
+def breakable(name: str) -> SafeString:
+    """Show a dotted name so that a narrow column breaks it after a dot or an underscore."""
+    return mark_safe(re.sub(r"(?<=[._])(?=\w)", "<wbr>", escape(visible(name))))
+
+
+class JobColumns(QueuePage[Job]):
+    """A page that lists jobs."""
+
+    list_display: tuple[str, ...] = ("number", "task", "state", "queue", "created", "moment")
+    list_display_links = ("number",)
+    ordering = ("-id",)
+    list_per_page = 50
+
+    @property
+    def media(self) -> Media:
+        return super().media + LISTS
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        rows = super().get_queryset(request).defer("args", "kwargs", "result", "progress", "options", "last_error")
+        return rows.annotate(error_start=Left("last_error", LONGEST_ERROR), error_size=Length("last_error"))
+
+    @admin.display(description=_("job"), ordering="id")
+    def number(self, job: Job) -> str:
+        return str(job.pk)
+
+    @admin.display(description=_("task"))
+    def task(self, job: Job) -> SafeString:
+        name = format_html('<span class="gql-name">{}</span>', breakable(job.task_name))
+        start, size = getattr(job, "error_start", None), getattr(job, "error_size", 0)
+        if not start:
+            return name
+        more = "…" if size > len(start) else ""
+        return format_html('{}<span class="gql-error">{}{}</span>', name, visible(start), more)
+
+    @admin.display(description=_("status"))
+    def state(self, job: Job) -> SafeString:
+        return format_html("{}{}", status_badge(job.status), self.attempt(job))
+
+    @admin.display(description=_("attempt"))
+    def attempt(self, job: Job) -> SafeString | str:
+        if not job.attempts:
+            return ""
+        most = job.max_attempts
+        text = _("attempt %(n)s") if most is None else _("attempt %(n)s of %(most)s")
+        return format_html('<span class="gql-small">{}</span>', text % {"n": job.attempts, "most": most})
+
+    @admin.display(description=_("queue"), ordering="queue_name")
+    def queue(self, job: Job) -> SafeString:
+        worker = cut(job.worker_id, LONGEST_NAME) if job.worker_id else ""
+        return format_html('{}<span class="gql-small">{}</span>', visible(job.queue_name), worker)
+
+    @admin.display(description=_("enqueued"))
+    def created(self, job: Job) -> str:
+        return ago(job.enqueued_at)
+
+    @admin.display(description=_("due / finished"), ordering="run_at")
+    def moment(self, job: Job) -> str:
+        return ago(job.finished_at or job.run_at)

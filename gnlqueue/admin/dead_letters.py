@@ -1,0 +1,153 @@
+"""Dead letters: what died of what, by task and error, and then the jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from gnlqueue.admin import bulk_page, filters
+from gnlqueue.admin.jobs import JobList
+from gnlqueue.admin.verbs import in_bulk
+from gnlqueue.finding import NO_ERROR, Criteria
+from gnlqueue.finding.criteria import LATEST_ERROR
+from gnlqueue.models import DeadJob, Job, JobStatus
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.templatetags.gnlqueue_admin import ago
+
+#: Dead jobs that the groups are made of; to group ten million would read them all.
+CAP = 10_000
+MOST_GROUPS = 50
+BARS = 24  # of a trend
+
+
+@dataclass(slots=True)
+class Group:
+    """Jobs of one task that died of one error."""
+
+    task_name: str
+    error: str
+    first: datetime
+    last: datetime
+    count: int = 0
+    per_bar: list[int] = field(default_factory=lambda: [0] * BARS)
+    sample: str = ""
+
+    @property
+    def error_class(self) -> str:
+        """How the error is called in filters."""
+        return self.error or NO_ERROR
+
+    @property
+    def bars(self) -> list[tuple[int, float, float, int]]:
+        """The trend: (x, y, height, count) of each bar, in a box of 24 by 10."""
+        highest = max(self.per_bar) or 1
+        return [
+            (place, round(10 - 10 * count / highest, 2), round(10 * count / highest, 2), count)
+            for place, count in enumerate(self.per_bar)
+        ]
+
+    @property
+    def jobs(self) -> str:
+        """The query string of the list of its jobs."""
+        return urlencode({"task_name": self.task_name, "error": self.error_class})
+
+    @property
+    def criteria(self) -> str:
+        """Its jobs, as the page of bulk actions takes them."""
+        found = Criteria(statuses=(JobStatus.DEAD.value,), task_name=self.task_name, errors=(self.error_class,))
+        return json.dumps(found.as_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups, largest first, and what they are of."""
+
+    groups: list[Group]
+    of: int  #: dead jobs looked at
+    is_capped: bool
+    more: int  #: groups left out
+    first: datetime | None
+    last: datetime | None
+
+
+def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) -> tuple[list[Group], int]:
+    """Return the groups of (id, task name, finished at, error class), newest first, and how many were left out."""
+    rows = list(rows)
+    if not rows:
+        return [], 0
+    beginning, end = rows[-1][2], rows[0][2]
+    bar = max((end - beginning) / BARS, timedelta(microseconds=1))
+    found: dict[tuple[str, str], Group] = {}
+    newest: dict[tuple[str, str], int] = {}
+    for id, task_name, at, error in rows:
+        key = (task_name, error)
+        if key not in found:
+            found[key], newest[key] = Group(task_name, error, first=at, last=at), id
+        each = found[key]
+        each.count += 1
+        each.first = at
+        each.per_bar[min(int((at - beginning) / bar), BARS - 1)] += 1
+    largest = sorted(found.values(), key=lambda each: -each.count)[:most]
+    texts = Job.objects.using(alias_of(None)).filter(pk__in=[newest[each.task_name, each.error] for each in largest])
+    samples = {(each.task_name, newest[each.task_name, each.error]): each for each in largest}
+    for job in texts.only("task_name", "last_error"):
+        samples[job.task_name, job.pk].sample = job.last_error or ""
+    return largest, len(found) - len(largest)
+
+
+def groups_of_dead(alias: str) -> Groups:
+    """Group the newest dead jobs by task and error of their last attempt."""
+    dead = Job.objects.using(alias).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
+    newest = dead.order_by("-finished_at", "-id").annotate(latest_error=LATEST_ERROR)
+    rows = list(newest.values_list("id", "task_name", "finished_at", "latest_error")[: CAP + 1])
+    found, more = group(rows[:CAP])
+    first, last = (rows[:CAP][-1][2], rows[0][2]) if rows else (None, None)
+    return Groups(found, min(len(rows), CAP), len(rows) > CAP, more, first, last)
+
+
+@admin.register(DeadJob)
+class DeadLetters(JobList):
+    """The list of dead jobs, beneath the groups."""
+
+    change_list_template = "gnlqueue/admin/dead_letters.html"
+    list_display = ("number", "task", "attempt", "queue", "finished")
+    actions = tuple(bulk_page.actions(JobStatus.DEAD))
+    list_filter: ClassVar[tuple[Any, ...]] = (
+        filters.QueueFilter,
+        filters.TaskFilter,
+        filters.ErrorFilter,
+        ("finished_at", filters.TimeRangeFilter),
+    )
+
+    def always(self) -> dict[str, Any]:
+        return {"statuses": (JobStatus.DEAD.value,)}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self.require_view(request)
+        groups = None if request.GET or request.method == "POST" else groups_of_dead(alias_of(None))
+        verbs = [verb for verb in in_bulk(request) if JobStatus.DEAD in verb.applies_to]
+        context = {"groups": groups, "group_verbs": verbs}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    @admin.display(description=_("died"), ordering="finished_at")
+    def finished(self, job: Job) -> str:
+        return ago(job.finished_at)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        self.require_view(request)
+        return HttpResponseRedirect(reverse("admin:gnlqueue_job_change", args=[object_id]))
+
+    def get_rangefilter_finished_at_title(self, request: HttpRequest, field_path: str) -> str:
+        return _t("time of death")

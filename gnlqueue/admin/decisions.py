@@ -1,0 +1,230 @@
+"""What a person must know to decide about a step, and the form in which they say it.
+
+A decision is about a step in doubt (did its effect happen?), or about a mismatch (the code asks for something else
+than the journal holds). The facts are read once; what they mean is said in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models.functions import Left, Length
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from gnlqueue.admin.why import is_alive
+from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
+from gnlqueue.dialects import read_clock
+from gnlqueue.durable.effects import effect_key, identity_of_job
+from gnlqueue.durable.resolving import mismatched_entry
+from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote, WorkerProcess
+
+MOST_NOTES = 50
+LONGEST_REASON = 2000
+
+#: What each choice is called, and what comes of it.
+CHOICES = {
+    "happened": (
+        gettext_lazy("It happened"),
+        gettext_lazy("The step counts as done with the result that you give, and never runs again. The job goes on."),
+    ),
+    "not_happened": (
+        gettext_lazy("It did not happen"),
+        gettext_lazy("The step runs again, once. If it is caught in the middle again, it asks again."),
+    ),
+    "go_on": (
+        gettext_lazy("Go on"),
+        gettext_lazy(
+            "You have put the code right, or deployed the version that fits. The job runs, and is compared anew."
+        ),
+    ),
+    "use_recorded": (
+        gettext_lazy("Use the recorded result"),
+        gettext_lazy(
+            "It is the same step under another name or with other arguments: its record is used, it does not run."
+        ),
+    ),
+    "fail_job": (
+        gettext_lazy("Fail the job"),
+        gettext_lazy("The job is dead, and does nothing more. What is in doubt stays so: retried, the job asks again."),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that is known about one step that waits, or waited, for a decision."""
+
+    entry: RunJournalEntry
+    job: Job | None
+    now: datetime
+    notes: Sequence[StepNote]  #: earliest first
+    token: int  #: of the claim that began it; who found it in doubt has written its own into the entry
+    worker_id: str  #: that had this claim; "" where nobody knows
+    worker: WorkerProcess | None
+    mismatch: StepNote | None = None
+    got: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a decision is wanted."""
+        return self.entry.status == EntryStatus.IN_DOUBT or self.mismatch is not None
+
+    @property
+    def choices(self) -> list[str]:
+        """Return the names of the choices that there are."""
+        may_fail = self.job is not None and self.job.status == JobStatus.BLOCKED
+        fail = ["fail_job"] if may_fail else []
+        if self.mismatch is not None:
+            recorded = self.entry.status in {EntryStatus.DONE, EntryStatus.FAILED}
+            return ["go_on", *(["use_recorded"] if recorded else []), *fail]
+        return ["happened", "not_happened", *fail] if self.waits else []
+
+    @property
+    def seen(self) -> str:
+        """Return what changes when anything is new about the step, so that nobody decides on an old page."""
+        latest = self.notes[-1].pk if self.notes else 0
+        blocked = self.job is not None and self.job.status == JobStatus.BLOCKED
+        return f"{self.entry.status}-{self.entry.lease_token}-{latest}-{blocked:d}"
+
+    @property
+    def evidence(self) -> list[StepNote]:
+        """What late workers brought back."""
+        return [note for note in self.notes if note.kind == StepNote.Kind.EVIDENCE]
+
+    @property
+    def resolutions(self) -> list[StepNote]:
+        """What was decided before."""
+        return [note for note in self.notes if note.kind == StepNote.Kind.RESOLUTION]
+
+    @property
+    def effect_key(self) -> str:
+        """The key that the step hands to somebody else's API, if its task says so."""
+        job = self.job
+        identity = self.entry.run_id if job is None else identity_of_job(job.run_id, job.enqueued_at)
+        return effect_key(identity, self.entry.key)
+
+    @property
+    def how_to_check(self) -> str:
+        """What the developer wrote for whoever decides."""
+        return str((self.entry.error or {}).get("how_to_check") or "")
+
+    @property
+    def raised(self) -> str:
+        """The error with which the step ended, in one line."""
+        error = self.entry.error or {}
+        return f"{error['classes'][0]}: {error.get('message', '')}" if error.get("classes") else ""
+
+    def whereabouts(self) -> tuple[bool, str]:
+        """Say whether the first call may still be under way, and in words why."""
+        if self.raised or any(note.lease_token == self.token for note in self.evidence):
+            came_back = _("The function of the step came back, so it does not run any more.")
+            may_arrive = _("What it had sent, or a thread that it had started, may still reach the other side.")
+            return False, f"{came_back} {may_arrive}"
+        if self.worker is None and self.worker_id:
+            return False, _(
+                "%(worker)s is not on the list of workers any more: its process has ended, or was not heard of for a "
+                "day. What it had sent may still reach the other side."
+            ) % {"worker": self.worker_id}
+        if self.worker is None:
+            return True, _("Nobody knows on which worker it ran: it may still be running.")
+        if is_alive(self.worker, self.now):
+            return True, _("%(worker)s is alive: the call may still be running there.") % {"worker": self.worker_id}
+        return True, _(
+            "%(worker)s has not been heard of lately. If it was only stopped or cut off, the call may still be running."
+        ) % {"worker": self.worker_id}
+
+
+def case_of(entry_id: int, alias: str) -> Case | None:
+    """Read all about one step; `None` where there is none."""
+    rows = RunJournalEntry.objects.using(alias).defer("result")
+    entry = rows.annotate(result_start=Left("result", 2000), result_size=Length("result")).filter(pk=entry_id).first()
+    if entry is None:
+        return None
+    job = Job.objects.using(alias).filter(pk=entry.job_id).first() if entry.job_id is not None else None
+    newest = StepNote.objects.using(alias).filter(entry_id=entry.pk).order_by("-id")[:MOST_NOTES]
+    notes = list(reversed(newest))
+    token, worker_id = _began_by(entry, job, alias)
+    worker = WorkerProcess.objects.using(alias).filter(worker_id=worker_id).first() if worker_id else None
+    blocked = job is not None and job.status == JobStatus.BLOCKED and job.blocked_reason == "mismatch"
+    mismatch = None
+    if job is not None and blocked and mismatched_entry(job) == entry:
+        mismatch = next((note for note in reversed(notes) if note.kind == StepNote.Kind.MISMATCH), None)
+    got = json.loads(mismatch.value or "{}") if mismatch is not None else {}
+    return Case(entry, job, read_clock(alias), notes, token, worker_id, worker, mismatch, got)
+
+
+def _began_by(entry: RunJournalEntry, job: Job | None, alias: str) -> tuple[int, str]:
+    """Return the lease token and the worker of the claim that began a step, as far as that is known."""
+    if job is None:
+        return entry.lease_token, ""
+    began = entry.started_at
+    if job.last_attempted_at is not None and job.last_attempted_at <= began:
+        return job.lease_token, job.worker_id or ""
+    attempts = JobAttempt.objects.using(alias).filter(job_id=job.pk, started_at__lte=began, ended_at__gte=began)
+    attempt = attempts.order_by("-id").only("lease_token", "worker_id").first()
+    return (entry.lease_token, "") if attempt is None else (attempt.lease_token, attempt.worker_id)
+
+
+class Decision(forms.Form):
+    """A person's answer: one of the choices, none of which is made beforehand, and why."""
+
+    choice = forms.ChoiceField(
+        label=gettext_lazy("Your decision"),
+        widget=forms.RadioSelect,
+        error_messages={"required": gettext_lazy("Choose one of these.")},
+    )
+    result = forms.CharField(
+        label=gettext_lazy("Its result, as JSON"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
+    )
+    reason = forms.CharField(
+        label=gettext_lazy("Why?"),
+        max_length=LONGEST_REASON,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        error_messages={"required": gettext_lazy("Say why: whoever reads this later will want to know.")},
+    )
+    seen = forms.CharField(widget=forms.HiddenInput)
+
+    def __init__(self, case: Case, data: Any = None) -> None:
+        super().__init__(data, initial={"seen": case.seen}, label_suffix="")
+        self.case = case
+        # A bound form says again what was posted; when it is shown again, it is about what is known now.
+        self.names = case.choices
+        self.fields["choice"].choices = [(name, CHOICES[name][0]) for name in self.names]  # type: ignore[attr-defined]
+
+    def clean_result(self) -> Any:
+        """Parse the result, which counts only where it happened."""
+        text = self.cleaned_data["result"].strip()
+        if self.data.get("choice") != "happened":
+            return None
+        if not text:
+            raise ValidationError(_("Give what the step would have returned, as JSON: null where that is nothing."))
+        try:
+            return json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
+
+    def answer(self) -> Resolution:
+        """Return the decision as `resolve` takes it."""
+        chosen = self.cleaned_data["choice"]
+        if chosen == "happened":
+            return Happened(self.cleaned_data["result"])
+        others: dict[str, Resolution] = {
+            "not_happened": NotHappened(),
+            "go_on": GoOn(),
+            "use_recorded": UseRecorded(),
+            "fail_job": FailJob(),
+        }
+        return others[chosen]
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,87 @@
+"""What needs a person, in words: the first thing that the overview says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gnlqueue.admin.base import CappedCount
+from gnlqueue.admin.facts import Queue, Workers
+from gnlqueue.templatetags.gnlqueue_admin import rough
+
+MOST_NAMED = 5  # queues of one kind; of the others the table below tells
+
+
+class Alert(NamedTuple):
+    """One thing that needs a person: what it is, what to do, and the page where it is done."""
+
+    icon: str
+    text: str
+    advice: str
+    command: str = ""
+    page: str = ""
+
+
+def what_needs_a_person(
+    counts: Mapping[str, CappedCount], queues: Sequence[Queue], workers: Workers, now: datetime
+) -> list[Alert]:
+    """Return what needs a person, the most pressing first; nothing where all is well."""
+    return [*_doubts(counts), *_without_workers(queues, workers, now), *_unknown_tasks(queues)]
+
+
+def _doubts(counts: Mapping[str, CappedCount]) -> list[Alert]:
+    alerts = []
+    if doubts := counts["in_doubt"]:
+        text = ngettext("%(count)s step is in doubt.", "%(count)s steps are in doubt.", doubts.number)
+        advice = _("Nobody knows whether they happened. Their jobs wait until you say.")
+        alerts.append(Alert("in_doubt", text % {"count": doubts}, advice, page="stepindoubt_changelist"))
+    if mismatches := counts["mismatch"]:
+        text = ngettext("The code of %(count)s job changed.", "The code of %(count)s jobs changed.", mismatches.number)
+        advice = _("What they recorded does not fit what the code asks for now. They wait until you say how to go on.")
+        alerts.append(Alert("blocked", text % {"count": mismatches}, advice, page="stepindoubt_changelist"))
+    return alerts
+
+
+def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -> list[Alert]:
+    # A consumer of the project's own is on no list, but one sees what it holds.
+    served = {job.queue_name for job in workers.others if job.lease_expires_at and job.lease_expires_at > now}
+    stuck = [
+        queue
+        for queue in queues
+        if queue.waiting and not queue.workers and queue.paused_at is None and queue.name not in served
+    ]
+    if stuck and not workers.live:
+        waiting = CappedCount(sum(queue.waiting.number for queue in stuck), any(queue.waiting.more for queue in stuck))
+        text = ngettext(
+            "%(count)s job waits and no worker runs.", "%(count)s jobs wait and no worker runs.", waiting.number
+        )
+        return [Alert("unserved", text % {"count": waiting}, _("Start one:"), "python manage.py runworker")]
+    alerts = []
+    for queue in stuck[:MOST_NAMED]:
+        text = ngettext(
+            "No live worker serves the queue %(queue)s, where %(count)s job waits%(since)s.",
+            "No live worker serves the queue %(queue)s, where %(count)s jobs wait%(since)s.",
+            queue.waiting.number,
+        )
+        since = _(" (%(length)s)") % {"length": rough((now - queue.oldest).total_seconds())} if queue.oldest else ""
+        values = {"queue": queue.name, "count": queue.waiting, "since": since}
+        command = f"python manage.py runworker --queues {queue.name}"
+        alerts.append(Alert("unserved", text % values, _("Start one that does:"), command))
+    return alerts
+
+
+def _unknown_tasks(queues: Sequence[Queue]) -> list[Alert]:
+    unknown = [queue for queue in queues if queue.unknown_task is not None]
+    return [
+        Alert(
+            "blocked",
+            _("The workers of the queue %(queue)s do not know the task %(task)s.")
+            % {"queue": queue.name, "task": queue.unknown_task},
+            _("Its jobs come back every few minutes, uncounted, and are dead in the end. Is the deploy complete?"),
+        )
+        for queue in unknown[:MOST_NAMED]
+    ]

@@ -1,0 +1,160 @@
+"""The operator log: who did what, to how many, with which filter, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.forms import Media
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from gnlqueue.admin.base import QueuePage, may
+from gnlqueue.admin.changelist import KeysetChangeList
+from gnlqueue.admin.columns import LISTS
+from gnlqueue.admin.verbs import VERBS
+from gnlqueue.admin.words import of_action
+from gnlqueue.finding import Plan
+from gnlqueue.models import OperatorAction
+from gnlqueue.queue.transactions import alias_of
+from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, cut, number, visible
+
+if TYPE_CHECKING:
+    from django.contrib.admin.views.main import ChangeList
+    from django.utils.functional import _StrOrPromise
+
+OTHER_VERBS: dict[str, _StrOrPromise] = {
+    "pause": _("Pause queue"),
+    "resume": _("Resume queue"),
+    "resolve": _("Decide about a step"),
+}
+
+
+def label_of(verb: str) -> _StrOrPromise:
+    """Return what a verb of the log is called."""
+    return VERBS[verb].label if verb in VERBS else OTHER_VERBS.get(verb) or visible(verb)
+
+
+class VerbFilter(admin.SimpleListFilter):
+    """What was done."""
+
+    title = _("action")
+    parameter_name = "verb"
+    template = "gnlqueue/admin/choice_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, _StrOrPromise]]:
+        return [(name, label_of(name)) for name in (*VERBS, *OTHER_VERBS)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+class ActionChangeList(KeysetChangeList):
+    """The log, newest first; what is searched for is asked of each row."""
+
+    criteria = None
+    notes: tuple[str, ...] = ()
+    count = None
+
+    def get_plan(self, request: HttpRequest) -> Plan:
+        asked = Q()
+        for spec in self.filter_specs:
+            if spec.value():  # type: ignore[attr-defined]  # a SimpleListFilter
+                asked &= Q(verb=spec.value())  # type: ignore[attr-defined]
+        words = self.query.replace("\0", "").split()
+        for word in words:
+            found = Q(by__icontains=word) | Q(target__icontains=word) | Q(why__icontains=word)
+            if word.isascii() and word.isdigit() and len(word) < 19:
+                found |= Q(job_id=int(word)) | Q(runner_id=int(word))
+            asked &= found
+        rows = OperatorAction.objects.using(alias_of(None)).all()
+        return Plan((rows,), ("-id",), asked or None, clock="at")
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        may_see_payload = may(request, "view_job_payload")
+        for action in self.result_list:
+            action.words = of_action(action.where, may_see_payload=may_see_payload)
+
+
+@admin.register(OperatorAction)
+class OperatorLog(QueuePage[OperatorAction]):
+    """A list only: everything that is known of an action stands in its row."""
+
+    change_list_template = "gnlqueue/admin/operator_log.html"
+    list_display = ("who", "what", "how_many", "reason")
+    list_display_links = None
+    list_filter = (VerbFilter,)
+    list_per_page = 50
+    ordering = ("-id",)
+    search_fields = ("by",)
+    search_help_text = _("Who, what it was done to, a job's number, or a word of the reason.")
+    show_facets = admin.ShowFacets.NEVER
+
+    @property
+    def media(self) -> Media:
+        return super().media + LISTS
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ActionChangeList
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        title = capfirst(self.opts.verbose_name_plural)
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        self.require_view(request)
+        return HttpResponseRedirect(reverse("admin:gnlqueue_operatoraction_changelist"))
+
+    @admin.display(description=_("who"))
+    def who(self, action: OperatorAction) -> SafeString:
+        return format_html('{}<span class="gql-small">{}</span>', cut(action.by, 60), ago(action.at))
+
+    @admin.display(description=_("what"))
+    def what(self, action: OperatorAction) -> SafeString:
+        name = '<span class="gql-name">{}</span>{}'
+        if action.job_id is None:
+            return format_html(name, label_of(action.verb), cut(action.target, 100))
+        link = _job_link(action.job_id)
+        made = action.where.get("new_job") if isinstance(action.where, dict) else None
+        jobs = link if made is None else format_html("{} → {}", link, _job_link(made))
+        return format_html(name, label_of(action.verb), jobs)
+
+    @admin.display(description=_("how many"))
+    def how_many(self, action: OperatorAction) -> SafeString:
+        left_alone = ""
+        if action.skipped:
+            text = ngettext("%(n)s left alone", "%(n)s left alone", action.skipped) % {"n": number(action.skipped)}
+            left_alone = format_html('<span class="gql-small">{}</span>', text)
+        return format_html('{}{}<span class="gql-small">{}</span>', number(action.done), left_alone, _state(action))
+
+    @admin.display(description=_("why, and by which filter"))
+    def reason(self, action: OperatorAction) -> str | SafeString:
+        reason = cut(action.why, 300) if action.why else ""
+        words = getattr(action, "words", ())
+        if not words:
+            return reason or NOTHING
+        shown = format_html_join("", "<dt>{}</dt><dd>{}</dd>", ((name, cut(text, 120)) for name, text in words))
+        return format_html('{}<dl class="gql-words">{}</dl>', reason, shown)
+
+
+def _state(action: OperatorAction) -> str | SafeString:
+    if action.finished_at is not None:
+        return _t("finished") if action.runner_id is not None else ""
+    if action.runner_id is None:
+        return _t("interrupted")
+    return format_html("{} ({})", _t("under way"), _job_link(action.runner_id))
+
+
+def _job_link(id: int) -> SafeString:
+    url = reverse("admin:gnlqueue_job_change", args=[id])
+    return format_html('<a href="{}">{}</a>', url, visible(_t("job %(id)s") % {"id": id}))

@@ -1,0 +1,84 @@
+"""What a verb would do to which jobs: how many, of which tasks, how old, and which steps will not run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gnlqueue.admin.base import CappedCount
+from gnlqueue.admin.verb_page import recorded_steps
+from gnlqueue.admin.verbs import Verb
+from gnlqueue.dialects import read_clock
+from gnlqueue.finding import Criteria, look, plans_for
+from gnlqueue.models import Job
+
+CAP = 10_000  # jobs that are counted
+LOOKED_AT = 1_000  # jobs whose tasks, ages and steps are told
+SAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What is about to happen to which jobs."""
+
+    ids: list[int]
+    count: CappedCount
+    tasks: list[tuple[str, int]]
+    oldest: datetime | None
+    newest: datetime | None
+    samples: list[Job]
+    jobs_with_steps: int
+    steps: list[tuple[str, str]]
+    looked_at: int  #: jobs that the tasks, the ages and the steps are of
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the details are only of some of the jobs."""
+        return self.count.more or self.count.number > self.looked_at
+
+
+def freeze(verb: Verb, criteria: Criteria, alias: str) -> Criteria:
+    """Return the criteria of the jobs that the verb applies to and that are there now."""
+    applies = {str(status) for status in verb.applies_to}
+    statuses = applies & set(criteria.statuses) if criteria.statuses else applies
+    newest = Job.objects.using(alias).order_by("-id").values_list("id", flat=True).first()
+    return replace(
+        criteria,
+        # None that the verb applies to: nothing is found.
+        **({"statuses": tuple(sorted(statuses))} if statuses else {"statuses": (), "ids": ()}),
+        last_id=newest or 0,
+        as_of=read_clock(alias),
+    )
+
+
+def preview_of(frozen: Criteria, alias: str) -> Preview:
+    """Return how many jobs there are, counted up to `CAP`, and what the first of them are."""
+    ids: list[int] = []
+    more = False
+    for plan in plans_for(frozen, alias):
+        page = look(plan, CAP + 1 - len(ids))
+        ids += page.ids
+        more = more or page.next is not None
+        if len(ids) > CAP:
+            break
+    first = ids[:LOOKED_AT]
+    rows = Job.objects.using(alias).filter(pk__in=first).values_list("task_name", "enqueued_at")
+    tasks: Counter[str] = Counter()
+    times: list[datetime] = []
+    for task_name, enqueued_at in rows:
+        tasks[task_name] += 1
+        times.append(enqueued_at)
+    samples = Job.objects.using(alias).only("id", "task_name", "status", "queue_name", "enqueued_at")
+    steps = recorded_steps(first, LOOKED_AT) if first else []
+    return Preview(
+        ids=ids[:CAP],
+        count=CappedCount(min(len(ids), CAP), more or len(ids) > CAP),
+        tasks=tasks.most_common(10),
+        oldest=min(times, default=None),
+        newest=max(times, default=None),
+        samples=list(samples.filter(pk__in=first[:SAMPLES]).order_by("-pk")) if first else [],
+        jobs_with_steps=len({run_id for run_id, _key in steps}),
+        steps=[(run_id.removeprefix("job:"), key) for run_id, key in steps[:SAMPLES]],
+        looked_at=len(first),
+    )

@@ -1,0 +1,77 @@
+"""Every queue there is, and the two things that one can do to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import SuspiciousOperation
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+
+from gnlqueue import queue
+from gnlqueue.admin import facts
+from gnlqueue.admin.base import QueuePage, may, record, require
+from gnlqueue.dialects import read_clock
+from gnlqueue.exceptions import InvalidTask
+from gnlqueue.models import QueueState
+from gnlqueue.options import check_queue_name
+from gnlqueue.queue.transactions import alias_of
+
+
+@admin.register(QueueState)
+class QueueAdmin(QueuePage[QueueState]):
+    """Queues are not rows: one is there because a task, a worker, an operator or a job names it."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """The list, and an address for each verb."""
+        guarded = self.admin_site.admin_view
+        return [
+            path("", guarded(self.changelist_view), name="gnlqueue_queuestate_changelist"),
+            path("pause/", guarded(self.pause_view), name="gnlqueue_queuestate_pause"),
+            path("resume/", guarded(self.resume_view), name="gnlqueue_queuestate_resume"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the queues."""
+        self.require_view(request)
+        alias = alias_of(None)
+        now = read_clock(alias)
+        workers = facts.read_workers(alias, now)
+        return self.show(
+            request,
+            "gnlqueue/admin/queues.html",
+            _("Queues"),
+            now=now,
+            queues=facts.read_queues(alias, now, workers),
+            workers=workers,
+            may_pause=may(request, "pause_queuestate"),
+            **(extra_context or {}),
+        )
+
+    def pause_view(self, request: HttpRequest) -> HttpResponse:
+        """Claim nothing more from a queue until somebody resumes it."""
+        return self._do(request, "pause")
+
+    def resume_view(self, request: HttpRequest) -> HttpResponse:
+        """Claim from a paused queue again."""
+        return self._do(request, "resume")
+
+    def _do(self, request: HttpRequest, verb: str) -> HttpResponse:
+        require(request, "pause_queuestate")
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        try:
+            name = check_queue_name(request.POST.get("queue_name", ""))
+        except InvalidTask as error:
+            raise SuspiciousOperation(str(error)) from None
+        if verb == "pause":
+            queue.pause(name, using=alias_of(None))
+            said = _("The queue %(queue)s is paused: nothing more is claimed from it, and what runs goes on.")
+        else:
+            queue.resume(name, using=alias_of(None))
+            said = _("The queue %(queue)s goes on.")
+        record(request, verb, f"queue {name}")
+        messages.success(request, said % {"queue": name})
+        return HttpResponseRedirect(reverse("admin:gnlqueue_queuestate_changelist", current_app=self.admin_site.name))

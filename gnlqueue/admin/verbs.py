@@ -1,0 +1,120 @@
+"""What a person may do to a job here: which verbs there are, whom they are for, and in which statuses they apply.
+
+The buttons of a job's page, the actions of the lists and the bulk pages all stand on this one table. Doing it is
+`gnlqueue.bulk.act`; the page that asks for a reason, a time or other arguments is `gnlqueue.admin.verb_page`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.queue.operating import CANCELLABLE, RETRYABLE, WAITING
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise as Text
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Something that a person may do to a job. `name` is what the operator log calls it, and part of its URL."""
+
+    name: str
+    label: Text
+    permission: str  #: full name, as `user.has_perm` takes it
+    applies_to: frozenset[JobStatus]
+    asks: bool  #: whether its page has something to ask; otherwise a button may POST at once
+    bulk_label: Text | None  #: how it is offered for many jobs; `None`: only for one at a time
+    explanation: Text
+
+    def is_allowed(self, request: HttpRequest) -> bool:
+        """Whether the person who asks may do this to jobs."""
+        return request.user.has_perm(self.permission)
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            "retry",
+            _("Retry"),
+            "gnlqueue.retry_job",
+            frozenset(RETRYABLE),
+            asks=False,
+            bulk_label=_("Retry dead and cancelled jobs"),
+            explanation=_("Ready again at once, with all attempts. Steps that are recorded as done do not run again."),
+        ),
+        Verb(
+            "run_now",
+            _("Run now"),
+            "gnlqueue.run_job_now",
+            frozenset({JobStatus.SCHEDULED}),
+            asks=False,
+            bulk_label=_("Run scheduled jobs now"),
+            explanation=_("Due at once, whatever time was set: a free worker takes it."),
+        ),
+        Verb(
+            "reschedule",
+            pgettext_lazy("verb", "Reschedule"),
+            "gnlqueue.reschedule_job",
+            frozenset(WAITING),
+            asks=True,
+            bulk_label=_("Reschedule waiting jobs"),
+            explanation=_("Starts at another time."),
+        ),
+        Verb(
+            "cancel",
+            pgettext_lazy("verb", "Cancel job"),
+            "gnlqueue.cancel_job",
+            frozenset({*CANCELLABLE, JobStatus.IN_PROGRESS}),
+            asks=True,
+            bulk_label=_("Cancel jobs"),
+            explanation=_("Does not run any more. A job that runs now is asked to stop at its next step."),
+        ),
+        Verb(
+            "enqueue_again",
+            _("Edit and enqueue again"),
+            "gnlqueue.enqueue_job_again",
+            frozenset(JobStatus),
+            asks=True,
+            bulk_label=None,
+            explanation=_("A new job with a run of its own: effects that are recorded as done happen again."),
+        ),
+    )
+}
+
+
+class Button(NamedTuple):
+    """A verb that is offered for a job. With `asks`, `url` is a page to open; without, one may POST to it at once."""
+
+    verb: Verb
+    name: str
+    label: Text
+    url: str
+    asks: bool
+    explanation: Text
+
+
+def buttons(request: HttpRequest, job: Job) -> list[Button]:
+    """Return what the person who asks may do to the job as it stands."""
+    return [
+        Button(verb, verb.name, verb.label, url_of(verb, job.pk), verb.asks, verb.explanation)
+        for verb in VERBS.values()
+        if job.status in verb.applies_to and verb.is_allowed(request)
+    ]
+
+
+def url_of(verb: Verb, job_id: int) -> str:
+    """Return the address of a verb for one job: GET asks, POST does it."""
+    return reverse("admin:gnlqueue_job_verb", args=[job_id, verb.name])
+
+
+def in_bulk(request: HttpRequest) -> list[Verb]:
+    """Return the verbs that the person who asks may do to many jobs at once."""
+    return [verb for verb in VERBS.values() if verb.bulk_label is not None and verb.is_allowed(request)]

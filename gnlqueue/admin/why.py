@@ -1,0 +1,279 @@
+"""Why a job isn't running, in words, from facts; and what to do about it.
+
+The facts are a few short reads. The place in the queue is looked for among the next thousand jobs, in the order in
+which they are claimed: the claim's own index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gnlqueue.conf import settings
+from gnlqueue.durable.entries import SLEEP
+from gnlqueue.models import EntryStatus, Job, JobStatus, QueueState, RunJournalEntry, WorkerProcess
+from gnlqueue.queue.attempts import max_attempts
+from gnlqueue.registry import find_task
+
+FARTHEST = 1000  # jobs before this one that are counted
+MOST_WORKERS = 500  # rows that are read
+SUSPECT = 2  # crashes in a row after which a job is claimed alone
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason, and what to do next: words, perhaps a command, perhaps a page. `at` is the time that it names."""
+
+    text: str
+    advice: str = ""
+    command: str = ""
+    url: str = ""
+    link: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was read, beside the job itself."""
+
+    now: datetime
+    job: Job
+    entries: Sequence[RunJournalEntry] = ()  #: those that are open: started or in doubt
+    mismatch: RunJournalEntry | None = None
+    paused_at: datetime | None = None
+    workers: Sequence[WorkerProcess] = ()
+    before: int | None = None  #: jobs that are claimed first; `None`: more than were counted
+    more_urgent: int = 0  #: those of them with a higher priority
+    sleeping: RunJournalEntry | None = None
+
+    @property
+    def alive(self) -> list[WorkerProcess]:
+        """The workers that have been heard of within a lease."""
+        return [worker for worker in self.workers if is_alive(worker, self.now)]
+
+    @property
+    def serving(self) -> list[WorkerProcess]:
+        """Those of them that serve the job's queue."""
+        return [worker for worker in self.alive if self.job.queue_name in (worker.queues or [])]
+
+    def holder(self) -> WorkerProcess | None:
+        """The row of the worker that had the job last."""
+        return next((worker for worker in self.workers if worker.worker_id == self.job.worker_id), None)
+
+
+def is_alive(worker: WorkerProcess, now: datetime) -> bool:
+    """Tell whether a worker has been heard of lately: its heartbeat comes three times in a lease."""
+    return now - worker.heartbeat_at <= timedelta(seconds=settings().LEASE_SECONDS)
+
+
+def facts_of(
+    job: Job, now: datetime, *, mismatch: RunJournalEntry | None, last: RunJournalEntry | None, alias: str
+) -> Facts:
+    """Read what the answer needs; for a finished job nothing. `last` is the newest entry of the job's journal."""
+    if job.status in {JobStatus.DONE, JobStatus.CANCELLED}:
+        return Facts(now, job)
+    open_ones = RunJournalEntry.objects.using(alias).filter(
+        run_id=job.run_id, status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED]
+    )
+    entries = list(open_ones.defer("result").order_by("position", "id")[:20])
+    if job.status in {JobStatus.DEAD, JobStatus.BLOCKED}:
+        return Facts(now, job, entries, mismatch)
+    paused = QueueState.objects.using(alias).filter(pk=job.queue_name).values_list("paused_at", flat=True).first()
+    workers = list(WorkerProcess.objects.using(alias).order_by("-heartbeat_at")[:MOST_WORKERS])
+    before, more_urgent = _place(job, alias) if job.status == JobStatus.READY else (0, 0)
+    sleeping = last if last is not None and last.kind == SLEEP and job.status == JobStatus.SCHEDULED else None
+    return Facts(now, job, entries, None, paused, workers, before, more_urgent, sleeping)
+
+
+def _place(job: Job, alias: str) -> tuple[int | None, int]:
+    ready = Job.objects.using(alias).with_status(JobStatus.READY).filter(queue_name=job.queue_name)
+    first = ready.order_by("-priority", "run_at", "id").values_list("id", "priority")[: FARTHEST + 1]
+    ids = list(first)
+    more_urgent = sum(priority > job.priority for _id, priority in ids)
+    place = next((place for place, (id, _priority) in enumerate(ids) if id == job.pk), None)
+    return place, more_urgent
+
+
+def reasons(facts: Facts) -> list[Reason]:
+    """Say why the job isn't running, the weightiest first; for one that is, how it runs. Done needs no reason."""
+    by_status = {
+        JobStatus.SCHEDULED: _scheduled,
+        JobStatus.READY: _ready,
+        JobStatus.IN_PROGRESS: _in_progress,
+        JobStatus.BLOCKED: _blocked,
+        JobStatus.DEAD: _dead,
+        JobStatus.CANCELLED: _cancelled,
+    }
+    say = by_status.get(JobStatus(facts.job.status))
+    return list(say(facts)) if say is not None else []
+
+
+def _scheduled(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    if job.run_at <= facts.now:
+        yield Reason(_("It is due, and a worker makes it ready at its next look."), at=job.run_at)
+    elif job.unknown_since is not None:
+        yield from _unknown(facts)
+    elif facts.sleeping is not None:
+        text = _("Its run sleeps (%(step)s), and goes on later.") % {"step": facts.sleeping.key}
+        yield Reason(
+            text, _("It holds no worker meanwhile. “Run now” lets it look sooner; it sleeps on."), at=job.run_at
+        )
+    elif job.attempts and job.last_error:
+        text = _("Its last attempt failed, and it waits before the next one.")
+        yield Reason(text, _("“Run now” does not wait."), at=job.run_at)
+    else:
+        yield Reason(_("It is scheduled for later."), _("“Run now” does not wait."), at=job.run_at)
+    yield from _cancelled_soon(facts)
+    yield from _queue(facts)
+
+
+def _ready(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    stuck = [*_queue(facts), *_unknown(facts)]
+    yield from stuck
+    if job.crashes >= SUSPECT:
+        yield Reason(
+            _("It crashed its worker %(n)s times in a row, so it is claimed alone and runs beside nothing else.")
+            % {"n": job.crashes},
+            _("It waits until a worker has nothing else to do. The attempts below say how they ended."),
+        )
+    if facts.before is None:
+        yield Reason(
+            _("More than %(n)s jobs of its queue come first, %(urgent)s of them with a higher priority.")
+            % {"n": f"{FARTHEST:,}", "urgent": f"{facts.more_urgent:,}"},
+            _("More workers, or slots, work them off sooner."),
+        )
+    elif facts.before:
+        text = ngettext("%(n)s job of its queue comes first", "%(n)s jobs of its queue come first", facts.before)
+        urgent = _("%(urgent)s of them with a higher priority") % {"urgent": f"{facts.more_urgent:,}"}
+        text = text % {"n": f"{facts.before:,}"} + (f", {urgent}." if facts.more_urgent else ".")
+        yield Reason(text, _("More workers, or slots, work them off sooner."))
+    elif not stuck and job.crashes < SUSPECT:
+        yield Reason(_("It is the next of its queue: a worker with a free slot takes it at its next look."))
+
+
+def _in_progress(facts: Facts) -> Iterator[Reason]:
+    job, holder = facts.job, facts.holder()
+    expires = job.lease_expires_at
+    if expires is not None and expires < facts.now:
+        yield Reason(
+            _("Its lease has run out: %(worker)s died or lost contact.") % {"worker": job.worker_id},
+            _("The next worker that looks takes it back, and its run goes on from the journal."),
+            at=expires,
+        )
+        yield from _queue(facts)
+    elif holder is not None and not is_alive(holder, facts.now):
+        yield Reason(
+            _("%(worker)s has it, but has not been heard of lately.") % {"worker": job.worker_id},
+            _("When its lease runs out, another worker takes it back."),
+            at=expires,
+        )
+    else:
+        yield Reason(_("It runs on %(worker)s.") % {"worker": job.worker_id}, at=job.last_attempted_at)
+    if job.cancel_requested_at is not None:
+        yield Reason(
+            _("Somebody asked to cancel it."),
+            _("It stops at its next step or context.check(); a task that calls neither runs to its end, and is done."),
+            at=job.cancel_requested_at,
+        )
+
+
+def _blocked(facts: Facts) -> Iterator[Reason]:
+    if facts.mismatch is not None:
+        yield Reason(
+            _("The code does not fit what its journal recorded at “%(step)s”.") % {"step": facts.mismatch.key},
+            _("Only a person can say how it goes on."),
+            f"python manage.py gnlqueue resolve {facts.mismatch.pk} --go-on --reason …",
+            decision_url(facts.mismatch),
+            _("Decide"),
+        )
+    for entry in facts.entries:
+        if entry.status == EntryStatus.IN_DOUBT:
+            yield Reason(
+                _("Nobody knows whether its step “%(step)s” happened.") % {"step": entry.key},
+                _("Find out, and say so: until then it waits, and no attempt counts."),
+                f"python manage.py gnlqueue resolve {entry.pk} --happened JSON --reason …",
+                decision_url(entry),
+                _("Decide"),
+                entry.finished_at,
+            )
+    if facts.mismatch is None and not facts.entries:
+        yield Reason(
+            _("It was blocked (%(why)s), and waits until somebody unblocks it.") % {"why": facts.job.blocked_reason},
+            command=f"gnlqueue.queue.unblock({facts.job.pk})",
+        )
+
+
+def _dead(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    most = max_attempts(job.task_name, job.max_attempts)
+    if job.attempts >= most:
+        text = _("It is dead: all of its %(most)s attempts are used up.") % {"most": most}
+    else:
+        text = _("It is dead: it was given up after %(n)s of %(most)s attempts.") % {"n": job.attempts, "most": most}
+    advice = _("When the cause is mended, retry it: steps that are recorded as done do not run again.")
+    yield Reason(text, advice, f"python manage.py gnlqueue retry {job.pk}", at=job.finished_at)
+    for entry in facts.entries:
+        if entry.status == EntryStatus.IN_DOUBT:
+            text = _("Nobody knows whether its step “%(step)s” happened: retried, it asks again.") % {"step": entry.key}
+            yield Reason(text, url=decision_url(entry), link=_("Decide"))
+
+
+def _cancelled(facts: Facts) -> Iterator[Reason]:
+    command = f"python manage.py gnlqueue retry {facts.job.pk}"
+    yield Reason(_("It was cancelled."), _("Retried, it goes on from its journal."), command, at=facts.job.finished_at)
+
+
+def _cancelled_soon(facts: Facts) -> Iterator[Reason]:
+    if facts.job.cancel_requested_at is not None:
+        yield Reason(_("Somebody asked to cancel it."), at=facts.job.cancel_requested_at)
+
+
+def _queue(facts: Facts) -> Iterator[Reason]:
+    """Say what keeps the job's queue from being worked off."""
+    name = facts.job.queue_name
+    if facts.paused_at is not None:
+        yield Reason(
+            _("Its queue %(queue)s is paused.") % {"queue": name},
+            _("Resume the queue."),
+            url=reverse("admin:gnlqueue_queuestate_changelist"),
+            link=_("Queues"),
+            at=facts.paused_at,
+        )
+    if not facts.alive:
+        yield Reason(_("No worker is running at all."), _("Start one:"), f"python manage.py runworker --queues {name}")
+    elif not facts.serving:
+        yield Reason(
+            _("No running worker serves its queue %(queue)s.") % {"queue": name},
+            _("Start one that does, or let one of those that run serve it too:"),
+            f"python manage.py runworker --queues {name}",
+            reverse("admin:gnlqueue_workerprocess_changelist"),
+            _("Workers"),
+        )
+
+
+def _unknown(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    if job.unknown_since is not None:
+        dead_at = job.unknown_since + timedelta(seconds=settings().UNKNOWN_TASK_GRACE_SECONDS)
+        yield Reason(
+            _("No worker that saw it knows its task %(task)s.") % {"task": job.task_name},
+            _("Deploy workers that do, before %(time)s UTC: then it is dead.") % {"time": f"{dead_at:%Y-%m-%d %H:%M}"},
+            at=job.unknown_since,
+        )
+    elif find_task(job.task_name) is None:
+        yield Reason(
+            _("This process knows no task %(task)s.") % {"task": job.task_name},
+            _("Workers of another project may; if none does, it comes back again and again, and is dead in the end."),
+        )
+
+
+def decision_url(entry: RunJournalEntry) -> str:
+    """Return the page on which a person decides about a step."""
+    return reverse("admin:gnlqueue_stepindoubt_change", args=[entry.pk])

@@ -1,0 +1,68 @@
+"""What a filter looks for, in words: on the page that confirms, and in the operator log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gnlqueue.finding import ALWAYS, NO_ERROR, Criteria, Span
+from gnlqueue.redaction import MASK
+from gnlqueue.templatetags._statuses import STATUSES
+
+
+def in_words(criteria: Criteria, *, may_see_payload: bool) -> list[tuple[str, str]]:
+    """Return pairs of what is asked about and what it has to be."""
+    words: list[tuple[str, str | None]] = [
+        (_("status"), ", ".join(str(STATUSES[each][0]) for each in criteria.statuses)),
+        (_("queue"), criteria.queue_name),
+        (_("task"), criteria.task_name),
+        (_("task contains"), criteria.task_contains),
+        (_("worker"), criteria.worker_id),
+        (_("worker contains"), criteria.worker_contains),
+        (_("error"), _errors(criteria.errors)),
+        (_("enqueued"), _span(criteria.enqueued)),
+        (_("due"), _span(criteria.run)),
+        (_("finished"), _span(criteria.finished)),
+        (_("idempotency key"), criteria.key),
+        *(
+            (_("argument %(name)s") % {"name": each.name}, json.dumps(each.value) if may_see_payload else MASK)
+            for each in criteria.arguments
+        ),
+        (_("jobs"), None if criteria.ids is None else _ids(criteria.ids)),
+        (_("not later than"), _time(criteria.as_of)),
+    ]
+    return [(name, text) for name, text in words if text]
+
+
+def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
+    """Return the words of the filter that the operator log keeps of an action; none where it keeps none."""
+    if not isinstance(where, dict) or "filter" not in where:
+        return []
+    try:
+        return in_words(Criteria.from_json(where["filter"]), may_see_payload=may_see_payload)
+    except (ValueError, TypeError, KeyError):  # of another version
+        return [(_("filter"), json.dumps(where["filter"]))]
+
+
+def _errors(errors: tuple[str, ...]) -> str:
+    return _("no exception") if errors == (NO_ERROR,) else ", ".join(errors)
+
+
+def _span(span: Span) -> str | None:
+    if span == ALWAYS:
+        return None
+    return _("%(since)s to %(until)s") % {"since": _time(span.since) or "…", "until": _time(span.until) or "…"}
+
+
+def _time(at: Any) -> str | None:
+    return None if at is None else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _ids(ids: tuple[int, ...]) -> str:
+    first = ", ".join(map(str, ids[:10]))
+    more = len(ids) - 10
+    return first if more <= 0 else first + ngettext(" and %(n)s more", " and %(n)s more", more) % {"n": more}

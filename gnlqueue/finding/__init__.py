@@ -1,0 +1,23 @@
+"""Finding jobs among ten million, without ever reading the table as a whole.
+
+`criteria` says what is looked for, `plans` by which index it is read, `pages` how far one look goes.
+"""
+
+from gnlqueue.finding.criteria import ALWAYS, NO_ERROR, Argument, Criteria, Span
+from gnlqueue.finding.pages import Page, Place, count_up_to, look
+from gnlqueue.finding.plans import ORDERS, Plan, plans_for
+
+__all__ = [
+    "ALWAYS",
+    "NO_ERROR",
+    "ORDERS",
+    "Argument",
+    "Criteria",
+    "Page",
+    "Place",
+    "Plan",
+    "Span",
+    "count_up_to",
+    "look",
+    "plans_for",
+]

@@ -1,0 +1,188 @@
+"""What is looked for, as a value that can be shown, frozen in a form, and carried by a background job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.models import F, OuterRef, Q, Subquery, Value
+from django.db.models.fields.json import KeyTransform, KeyTransformExact
+from django.db.models.functions import Coalesce
+
+from gnlqueue.models import JobAttempt, JobStatus
+from gnlqueue.redaction import names_of_positional
+from gnlqueue.registry import registered
+
+#: Stands for jobs that ended without an exception: a worker died, a reason was given as text.
+NO_ERROR = "-"
+
+#: A job's last failed attempt says how it failed; earlier ones may have failed otherwise.
+LATEST_ERROR = Coalesce(
+    Subquery(JobAttempt.objects.filter(job_id=OuterRef("pk")).order_by("-id").values("exception_class")[:1]), Value("")
+)
+
+
+class Span(NamedTuple):
+    """A span of time; both ends belong to it, `None` is open."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def matches(self, column: str) -> Q:
+        """Return the condition that a column lies in the span."""
+        found = Q()
+        if self.since is not None:
+            found &= Q(**{f"{column}__gte": self.since})
+        if self.until is not None:
+            found &= Q(**{f"{column}__lte": self.until})
+        return found
+
+
+#: No bound at all.
+ALWAYS = Span()
+
+
+class Argument(NamedTuple):
+    """An argument by its name, passed by keyword or by position, and the value that it has (a scalar)."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What is looked for; all of it holds for a job that is found. Empty: every job."""
+
+    statuses: tuple[str, ...] = ()
+    queue_name: str | None = None
+    task_name: str | None = None
+    task_contains: str | None = None
+    worker_id: str | None = None
+    worker_contains: str | None = None
+    #: Classes of the exception that ended the last failed attempt, one of which it is; or `NO_ERROR` alone.
+    errors: tuple[str, ...] = ()
+    enqueued: Span = ALWAYS
+    run: Span = ALWAYS
+    finished: Span = ALWAYS
+    arguments: tuple[Argument, ...] = ()
+    ids: tuple[int, ...] | None = None
+    key: str | None = None
+    #: The cut-off of a bulk action: what was enqueued, or finished, later is not meant.
+    last_id: int | None = None
+    as_of: datetime | None = field(default=None)
+
+    def __bool__(self) -> bool:
+        return self != Criteria()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is not empty, as JSON; `from_json` makes the same criteria of it."""
+        empty = asdict(Criteria())
+        return {name: _plain(value) for name, value in asdict(self).items() if value != empty[name]}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Criteria:
+        """Return the criteria that were stored.
+
+        Raises `ValueError` or `TypeError` for what is none.
+        """
+        known = {each.name for each in fields(cls)}
+        if unknown := set(stored) - known:
+            raise ValueError(f"Criteria have no {', '.join(sorted(unknown))}.")
+        values: dict[str, Any] = dict(stored)
+        for name in ("enqueued", "run", "finished"):
+            if name in values:
+                values[name] = Span(*(end and datetime.fromisoformat(end) for end in values[name]))
+        if "as_of" in values:
+            values["as_of"] = datetime.fromisoformat(values["as_of"])
+        if "arguments" in values:
+            values["arguments"] = tuple(Argument(*each) for each in values["arguments"])
+        for name in ("statuses", "errors", "ids"):
+            if name in values:
+                values[name] = tuple(values[name])
+        if wrong := set(values.get("statuses", ())) - set(JobStatus.values):
+            raise ValueError(f"There is no status {', '.join(map(str, wrong))}.")
+        return cls(**values)
+
+    @property
+    def key_hash(self) -> str | None:
+        """The hash by which the table knows the idempotency key."""
+        return None if self.key is None else hashlib.sha256(self.key.encode(errors="replace")).hexdigest()
+
+    def condition(self) -> Q:
+        """Return all of it as one condition on jobs, which needs the annotation `latest_error` where errors matter."""
+        found = Q()
+        for column, value in (
+            ("queue_name", self.queue_name),
+            ("task_name", self.task_name),
+            ("task_name__icontains", self.task_contains),
+            ("worker_id", self.worker_id),
+            ("worker_id__icontains", self.worker_contains),
+            ("status__in", self.statuses or None),
+            ("pk__in", self.ids),
+            ("key_hash", self.key_hash),
+            ("pk__lte", self.last_id),
+        ):
+            if value is not None:
+                found &= Q(**{column: value})
+        if self.errors:
+            found &= Q(latest_error__in=[""] if self.errors == (NO_ERROR,) else self.errors)
+        if self.as_of is not None:
+            found &= Q(finished_at__isnull=True) | Q(finished_at__lte=self.as_of)
+        for argument in self.arguments:
+            found &= _has(argument)
+        return (
+            found
+            & self.enqueued.matches("enqueued_at")
+            & self.run.matches("run_at")
+            & self.finished.matches("finished_at")
+        )
+
+
+class Carries:
+    """The condition that a JSON column has a value under a key, also under one that Django would take for a lookup."""
+
+    conditional = True
+
+    def __init__(self, column: str, key: str, value: Any) -> None:
+        self.column, self.key, self.value = column, key, value
+
+    def resolve_expression(self, *args: Any, **kwargs: Any) -> KeyTransformExact:
+        """Return the comparison, for which Django has to know the column first."""
+        return KeyTransformExact(KeyTransform(self.key, F(self.column)).resolve_expression(*args, **kwargs), self.value)
+
+
+def _has(argument: Argument) -> Q:
+    """Return the condition that a job was enqueued with this argument: `5` is found as a number and as a text."""
+    value = argument.value
+    values = [value] if isinstance(value, str) else [value, _as_text(value)]
+    found = Q()
+    for each in values:
+        found |= Q(Carries("kwargs", argument.name, each))
+        for task_name, place in _places(argument.name):
+            found |= Q(task_name=task_name) & Q(Carries("args", str(place), each))
+    return found
+
+
+def _as_text(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def _places(name: str) -> list[tuple[str, int]]:
+    """Return the tasks that take an argument of this name by position, and at which place."""
+    found = []
+    for task in registered().values():
+        names = names_of_positional(task)
+        if name in names:
+            found.append((task.name, names.index(name)))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,14 @@
+"""Our own background jobs; workers find them here as they find those of any app."""
+
+from __future__ import annotations
+
+from gnlqueue import bulk
+from gnlqueue.durable.context import JobContext
+from gnlqueue.registry import task
+
+
+@task(name="gnlqueue.run_operator_action", takes_context=True, max_attempts=20)
+def run_operator_action(context: JobContext, action_id: int) -> str:
+    """Do what an operator asked for to many jobs; an attempt goes on where the last one ended."""
+    action = bulk.run(action_id, using=context.claimed.database, go_on=context.check)
+    return f"{action.done} changed, {action.skipped} skipped"

@@ -1,0 +1,155 @@
+"""What the admin's pages stand on: how things are shown, who may do what, and what is written down."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.test import Client, RequestFactory
+from django.utils import translation
+
+from gnlqueue import queue
+from gnlqueue.admin.base import MEDIA, CappedCount, capped_count, may, record, require
+from gnlqueue.models import Job, OperatorAction
+from gnlqueue.templatetags import gnlqueue_admin as shown
+from tests.admin.conftest import LogIn
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "—"),
+        (0, "0 ms"),
+        (0.0012, "1.2 ms"),
+        (0.034, "34 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (1.54, "1.5 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (86400 * 3 + 3600 * 5, "3 d 5 h"),
+        (86400 * 1000, "1,000 d"),
+        (-2, "-2 s"),
+        (timedelta(minutes=2), "2 min"),
+    ],
+)
+def test_lengths_of_time(seconds: Any, text: str) -> None:
+    assert shown.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "just now"),
+        (0.5, "just now"),
+        (-1, "1 s ago"),
+        (-200, "3 min ago"),
+        (-86400 * 2.5, "2 d ago"),
+        (90, "in 1 min"),
+    ],
+)
+def test_times_are_relative_and_exact_in_the_title(seconds: float, text: str) -> None:
+    found = shown.ago(NOON + timedelta(seconds=seconds), NOON)
+    assert f">{text}</time>" in found
+    at = NOON + timedelta(seconds=seconds)
+    assert f'datetime="{at.isoformat()}"' in found
+    assert f'title="{at:%Y-%m-%d %H:%M:%S.%f} UTC"' in found
+
+
+def test_no_time_at_all() -> None:
+    assert shown.ago(None) == shown.exact(None) == shown.since(None, NOON) == "—"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain äöü 漢字 👩‍🚀", "plain äöü 漢字 👩‍🚀"),
+        ("a\x00b", "a\\x00b"),
+        ("a\u202eb\u2066c\u200f", "a\\u202eb\\u2066c\\u200f"),
+        ("tab\tand\nline", "tab\tand\nline"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\ud800", "\\ud800"),
+        (5, "5"),
+    ],
+)
+def test_what_one_would_not_see_is_shown(text: Any, seen: str) -> None:
+    assert shown.visible(text) == seen
+
+
+def test_what_is_cut_says_so() -> None:
+    assert shown.cut("short", 10) == "short"
+    assert shown.cut("x" * 1300, 200) == "x" * 200 + '<span class="gq-cut">… 1,100 more characters</span>'
+    assert shown.cut("<b>" + "x" * 10, 4) == '&lt;b&gt;x<span class="gq-cut">… 9 more characters</span>'
+    assert "… 1 more character<" in shown.cut("xy", 1)
+
+
+@pytest.mark.parametrize("status", ["scheduled", "in_progress", "dead", "in_doubt", "live", "<script>"])
+def test_a_status_is_a_word_and_an_icon(status: str) -> None:
+    badge = shown.status_badge(status)
+    assert "<svg" in badge
+    assert "<script" not in badge
+    assert status.replace("_", " ").strip("<>") in badge
+    assert "style=" not in badge
+
+
+def test_numbers_in_drawings_have_a_point_in_every_language() -> None:
+    with translation.override("de"):
+        assert shown.coordinate(1.50) == "1.5"
+        assert shown.duration(1.5) == "1,5 s"
+
+
+def test_scripts_carry_the_page_s_nonce() -> None:
+    plain = shown.nonced({}, MEDIA)  # type: ignore[arg-type]
+    assert "gnlqueue/admin.css" in plain
+    assert "nonce" not in plain
+    nonced = shown.nonced({"csp_nonce": 'n"1'}, MEDIA)  # type: ignore[arg-type]
+    assert nonced.count('nonce="n&quot;1"') == 2
+    assert shown.nonced({"csp_nonce": "n1"}, MEDIA["css"]).count("nonce=") == 1  # type: ignore[arg-type]
+
+
+def test_counts_stop_at_their_cap(alias: str) -> None:
+    for _ in range(3):
+        queue.enqueue("shop.pay")
+    jobs = Job.objects.using(alias).order_by("id")
+    assert [str(capped_count(jobs, cap)) for cap in (2, 3, 4)] == ["2+", "3", "3"]
+    assert str(CappedCount(10_000, more=True)) == "10,000+"
+    assert not CappedCount(0)
+
+
+def test_a_verb_asks_for_its_permission(alias: str, log_in: LogIn) -> None:
+    log_in("retry_job")
+    request = RequestFactory().get("/")
+    request.user = User.objects.get(username="ann")
+    assert may(request, "retry_job")
+    require(request, "retry_job")
+    with pytest.raises(PermissionDenied):
+        require(request, "cancel_job")
+    request.user.is_active = False
+    assert not may(request, "retry_job")
+
+
+def test_what_somebody_did_is_written_down(alias: str) -> None:
+    request = RequestFactory().get("/")
+    request.user = User(username="ann")
+    record(request, "retry", "x" * 300, job_id=5, why="it was the network")
+    record(request, "cancel", "312 jobs", where={"status": "dead"}, done=0, runner_id=7)
+    one, many = OperatorAction.objects.using(alias).order_by("id")
+    assert (one.by, one.verb, len(one.target), one.job_id, one.done) == ("ann", "retry", 200, 5, 1)
+    assert abs(one.at - datetime.now(UTC)) < timedelta(minutes=1)
+    assert one.finished_at is not None
+    assert (many.where, many.runner_id, many.finished_at) == ({"status": "dead"}, 7, None)
+
+
+def test_our_pages_have_no_form_to_save_a_row(alias: str, admin: Client) -> None:
+    job = queue.enqueue("shop.pay")
+    assert admin.get("/admin/gnlqueue/job/add/").status_code in {302, 403, 404}
+    assert admin.post(f"/admin/gnlqueue/job/{job.pk}/delete/", {"post": "yes"}).status_code in {403, 404}
+    assert Job.objects.using(alias).filter(pk=job.pk).exists()

@@ -1,0 +1,364 @@
+"""The queue of decisions: what a person is shown, what the decision does, and who is told what."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+import gnlqueue
+from gnlqueue import queue
+from gnlqueue.admin import doubt
+from gnlqueue.models import EntryStatus, Job, JobStatus, OperatorAction, RunJournalEntry, StepNote, WorkerProcess
+from gnlqueue.worker import identity
+from tests.admin.conftest import LogIn
+from tests.admin.pages import IN_DOUBT, decision_url, job_url, look
+from tests.durable.conftest import PAST, attempt, crashing, entries, entry, jobs, leave_started, notes, play
+
+__all__ = ["play"]  # a fixture
+
+Play = Callable[..., Job]
+HOW = "Look for order 4711 in the gateway."
+
+
+def ask(context: Any, *args: Any) -> Any:
+    """A task whose step asks for its decision."""
+    return context.using(how_to_check=HOW).step("charge card", lambda: {"id": "ch_1"})
+
+
+@pytest.fixture
+def doubtful(play: Play) -> RunJournalEntry:
+    """A step that was caught in a crash; its job is blocked."""
+    return block(play(ask, 4711))
+
+
+def block(job: Job) -> RunJournalEntry:
+    """Let a worker die in the middle of the job's step, and another one ask."""
+    leave_started(job, "charge card")
+    assert attempt(job).status == JobStatus.BLOCKED
+    return entry(job)
+
+
+@pytest.fixture
+def misfit(play: Play) -> RunJournalEntry:
+    """A step that the code asks for under another name now; its job is blocked."""
+    job = play(crashing(lambda context: context.step("old", lambda: 5)))
+    attempt(job)
+    play(ask, run_after=timedelta(days=1))
+    assert attempt(job).blocked_reason == "mismatch"
+    return entry(job)
+
+
+def decide(client: Client, row: RunJournalEntry, choice: str, **fields: str) -> Any:
+    """Post a decision, as the form does."""
+    page = client.get(decision_url(row))
+    seen = page.context["case"].seen if page.status_code == 200 else ""
+    return client.post(decision_url(row), {"choice": choice, "reason": "seen in the dashboard", "seen": seen, **fields})
+
+
+def job_of(row: RunJournalEntry) -> Job:
+    return queue.get(row.job_id or 0)
+
+
+# --- the list --------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_list_says_what_would_be_in_it(admin: Client) -> None:
+    assert "Nothing waits for a decision." in look(admin, IN_DOUBT)
+
+
+def test_what_waits_is_listed_longest_first(play: Play, admin: Client, alias: str) -> None:
+    first, second = block(play(ask)), block(play(ask))
+    RunJournalEntry.objects.using(alias).filter(pk=second.pk).update(started_at=PAST)
+    content = admin.get(IN_DOUBT).content.decode()
+    assert content.index(decision_url(second)) < content.index(decision_url(first))
+    said = look(admin, IN_DOUBT)
+    assert f"How to check: {HOW}" in said
+    assert f"job {first.job_id} tests.durable.tasks.play blocked" in said
+
+
+def test_mismatches_are_listed(admin: Client, misfit: RunJournalEntry) -> None:
+    said = look(admin, IN_DOUBT)
+    assert "The code does not fit the journal old" in said
+    assert "the code asks for 'charge card'" in said
+
+
+def test_a_doubt_for_which_nobody_waits_says_so(admin: Client, doubtful: RunJournalEntry) -> None:
+    decide(admin, doubtful, "fail_job")
+    assert "dead nobody waits; retried, it asks again" in look(admin, IN_DOUBT)
+
+
+def test_a_run_outside_of_a_job_is_listed(alias: str, admin: Client) -> None:
+    def raise_something() -> None:
+        raise OSError("timed out")
+
+    with pytest.raises(gnlqueue.RunBlocked), gnlqueue.durable_run("import:1") as run:
+        run.step("fetch", raise_something)
+    assert "the run import:1, outside of a job" in look(admin, IN_DOUBT)
+    row = entries().get()
+    assert "Fail the job" not in look(admin, decision_url(row))
+    assert decide(admin, row, "happened", result="5").status_code == 302
+    assert entries().get().result == "5"
+
+
+def test_pages_follow_each_other(play: Play, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubt, "ON_A_PAGE", 2)
+    rows = [block(play(ask)) for _ in range(3)]
+    first = admin.get(IN_DOUBT)
+    after = first.context["next_after"]
+    assert [each.entry.pk for each in first.context["doubtful"]] == [rows[0].pk, rows[1].pk]
+    second = admin.get(IN_DOUBT, {"after": after})
+    assert [each.entry.pk for each in second.context["doubtful"]] == [rows[2].pk]
+    assert "Longest waiting" in second.content.decode()
+    assert admin.get(IN_DOUBT, {"after": "nonsense,x"}).status_code == 200
+    assert admin.get(IN_DOUBT, {"after": "2026-13-45T00:00:00+00:00,1"}).status_code == 200
+
+
+def test_the_number_of_queries_of_the_list_does_not_grow(play: Play, admin: Client, alias: str) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connections[alias]) as captured:
+            admin.get(IN_DOUBT)
+        return len(captured)
+
+    block(play(ask))
+    one = queries()
+    for _ in range(3):
+        block(play(ask))
+    assert queries() == one == 4 + (2 if alias == "default" else 0)  # the clock, steps, their jobs, mismatches
+
+
+# --- one decision ----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_says_what_is_known(admin: Client, doubtful: RunJournalEntry) -> None:
+    said = look(admin, decision_url(doubtful))
+    assert f"How to check {HOW}" in said
+    assert "w1 is not on the list of workers any more" in said  # it began the step, and not the one that asked
+    assert "Worker w1 Lease token 1" in said
+    assert "4711" in said
+    assert "“It is not there” is not yet “it did not happen”." in said
+
+
+def test_nothing_is_chosen_beforehand(admin: Client, doubtful: RunJournalEntry) -> None:
+    content = admin.get(decision_url(doubtful)).content.decode()
+    assert content.count('type="radio"') == 3
+    assert " checked" not in content
+
+
+def test_the_idempotency_key_is_the_one_that_the_step_gets(play: Play, admin: Client) -> None:
+    keys = []
+    job = play(lambda context: keys.append(context.effect_key("charge card")) or ask(context))
+    row = block(job)
+    assert keys[0] in look(admin, decision_url(row))
+
+
+def test_the_worker_that_began_it_may_still_run(admin: Client, doubtful: RunJournalEntry, alias: str) -> None:
+    identity.register("w1", ["default"], 1, alias)
+    url = decision_url(doubtful)
+    assert "Yes, it may. w1 is alive" in look(admin, url)
+    WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
+    assert "Yes, it may. w1 has not been heard of lately." in look(admin, url)
+    identity.forget("w1", alias)
+    assert "w1 is not on the list of workers any more" in look(admin, url)
+
+
+def test_a_step_that_raised_does_not_run_any_more(play: Play, admin: Client) -> None:
+    def time_out() -> None:
+        raise TimeoutError("30 s")
+
+    job = play(lambda context: context.step("charge card", time_out))
+    attempt(job)
+    said = look(admin, decision_url(entry(job)))
+    assert "The function of the step came back" in said
+    assert "builtins.TimeoutError: 30 s" in said
+
+
+def test_evidence_of_a_late_worker_is_shown(admin: Client, doubtful: RunJournalEntry, log_in: LogIn) -> None:
+    note = StepNote(entry=doubtful, lease_token=1, kind="evidence", by="token 1", at=PAST)
+    note.why, note.value = "A worker came back.", '{"id":"ch_late"}'
+    note.save(using=doubtful._state.db)
+    said = look(admin, decision_url(doubtful))
+    assert "A worker came back. " in said
+    assert '{"id":"ch_late"}' in said
+    assert "ch_late" not in look(log_in("view_stepindoubt"), decision_url(doubtful))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [('{"card":"4242"}', '{ "card": "***" }'), ("<card 4242>", "hidden by GNLQUEUE['REDACT']"), ("<id 7>", "<id 7>")],
+)
+def test_evidence_is_masked(admin: Client, doubtful: RunJournalEntry, settings: Any, value: str, said: str) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
+    note = StepNote(entry=doubtful, lease_token=1, kind="evidence", by="token 1", at=PAST, why="It came back.")
+    note.value = value
+    note.save(using=doubtful._state.db)
+    page = look(admin, decision_url(doubtful))
+    assert said in page
+    assert "4242" not in page
+
+
+def test_it_happened(admin: Client, doubtful: RunJournalEntry) -> None:
+    response = decide(admin, doubtful, "happened", result='{"id": "ch_9"}')
+    assert response.status_code == 302
+    assert response["Location"] == IN_DOUBT
+    job = job_of(doubtful)
+    assert job.status == JobStatus.READY
+    assert attempt(job).result == {"id": "ch_9"}
+    (note,) = notes("resolution")
+    assert (note.by, note.why) == ("root", "seen in the dashboard")
+    action = OperatorAction.objects.using(note._state.db).get()
+    assert (action.verb, action.by, action.job_id, action.why) == ("resolve", "root", job.pk, "seen in the dashboard")
+    assert "It happened" in action.target
+
+
+def test_it_did_not_happen(admin: Client, doubtful: RunJournalEntry) -> None:
+    decide(admin, doubtful, "not_happened")
+    assert attempt(job_of(doubtful)).result == {"id": "ch_1"}
+
+
+def test_the_job_is_failed(admin: Client, doubtful: RunJournalEntry) -> None:
+    decide(admin, doubtful, "fail_job")
+    job = job_of(doubtful)
+    assert job.status == JobStatus.DEAD
+    assert "seen in the dashboard" in (job.last_error or "")
+    assert "retried, it asks again" in look(admin, job_url(job))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"choice": ""}, "Choose one of these."),
+        ({"choice": "go_on"}, "Select a valid choice."),
+        ({"reason": "  "}, "Say why"),
+        ({"choice": "happened", "result": ""}, "Give what the step would have returned"),
+        ({"choice": "happened", "result": "{"}, "This is not JSON"),
+        ({"choice": "happened", "result": "NaN"}, "NaN is no JSON"),
+        ({"choice": "happened", "result": "[" * 40 + "]" * 40}, "nested more than"),
+        ({"choice": "happened", "result": "[" * 100_000}, "This is not JSON"),
+        ({"choice": "happened", "result": '"\\u0000"'}, "NUL"),
+    ],
+)
+def test_an_answer_that_is_none_is_asked_for_again(
+    admin: Client, doubtful: RunJournalEntry, fields: dict[str, str], said: str
+) -> None:
+    response = decide(admin, doubtful, **{"choice": "not_happened", **fields})
+    assert response.status_code == 422
+    assert said in response.content.decode()
+    assert entry(job_of(doubtful)).status == EntryStatus.IN_DOUBT
+    assert not OperatorAction.objects.using(doubtful._state.db).exists()
+
+
+def test_the_second_of_two_reads_who_decided_what(admin: Client, log_in: LogIn, doubtful: RunJournalEntry) -> None:
+    second = log_in("view_stepindoubt", "resolve_runjournalentry", name="bea")
+    seen = second.get(decision_url(doubtful)).context["case"].seen
+    decide(admin, doubtful, "happened", result="1")
+    response = decide(second, doubtful, "not_happened", seen=seen)
+    assert response.status_code == 409
+    assert "root was faster, and decided: it happened. seen in the dashboard" in response.content.decode()
+    assert entry(job_of(doubtful)).status == EntryStatus.DONE
+
+
+def test_two_who_decide_in_the_same_instant(
+    admin: Client, doubtful: RunJournalEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_slower(*args: Any, **kwargs: Any) -> Any:
+        gnlqueue.resolve(doubtful, gnlqueue.Happened(1), by="ada", reason="seen")
+        return gnlqueue.resolve(*args, **kwargs)
+
+    monkeypatch.setattr(doubt, "resolve", be_slower)
+    response = decide(admin, doubtful, "not_happened")
+    assert response.status_code == 409
+    assert "has been resolved by ada" in response.content.decode()
+
+
+def test_who_decides_on_an_old_page_is_shown_what_is_new(admin: Client, doubtful: RunJournalEntry) -> None:
+    seen = admin.get(decision_url(doubtful)).context["case"].seen
+    note = StepNote(entry=doubtful, kind="evidence", by="token 1", at=PAST, why="A worker came back.")
+    note.save(using=doubtful._state.db)
+    response = decide(admin, doubtful, "not_happened", seen=seen)
+    assert response.status_code == 409
+    content = response.content.decode()
+    assert "Something has happened since you opened this page." in content
+    assert "A worker came back." in content
+    assert "seen in the dashboard" in content  # what one had written is still there
+    assert entry(job_of(doubtful)).status == EntryStatus.IN_DOUBT
+    assert decide(admin, doubtful, "not_happened").status_code == 302
+
+
+def test_a_step_that_was_decided_says_how(admin: Client, doubtful: RunJournalEntry) -> None:
+    decide(admin, doubtful, "not_happened")
+    said = look(admin, decision_url(doubtful))
+    assert "It does not wait for a decision." in said
+    assert "root: it did not happen" in said
+
+
+def test_there_is_no_such_step(admin: Client, alias: str) -> None:
+    for id in ("77", "x", "9" * 30):
+        assert admin.get(f"/admin/gnlqueue/stepindoubt/{id}/change/").status_code == 404
+
+
+# --- a mismatch ------------------------------------------------------------------------------------------------------
+
+
+def test_a_mismatch_shows_what_was_expected_and_got(admin: Client, misfit: RunJournalEntry) -> None:
+    said = look(admin, decision_url(misfit))
+    assert "Step old charge card" in said
+    assert "Its recorded result: 5" in said
+    content = admin.get(decision_url(misfit)).content.decode()
+    assert [name in content for name in ("go_on", "use_recorded", "fail_job", "happened")] == [True, True, True, False]
+
+
+def test_going_on_compares_again(admin: Client, misfit: RunJournalEntry) -> None:
+    assert decide(admin, misfit, "go_on").status_code == 302
+    assert attempt(job_of(misfit)).blocked_reason == "mismatch"
+
+
+def test_the_recorded_result_is_used(admin: Client, misfit: RunJournalEntry) -> None:
+    assert decide(admin, misfit, "use_recorded").status_code == 302
+    assert attempt(job_of(misfit)).result == 5
+
+
+def test_what_the_verb_refuses_is_said(admin: Client, misfit: RunJournalEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("it has a record of its own")
+
+    monkeypatch.setattr(doubt, "resolve", refuse)
+    response = decide(admin, misfit, "use_recorded")
+    assert response.status_code == 422
+    assert "it has a record of its own" in response.content.decode()
+
+
+# --- who may ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_may_only_look_sees_no_form_and_gets_403(log_in: LogIn, doubtful: RunJournalEntry) -> None:
+    client = log_in("view_stepindoubt")
+    said = look(client, decision_url(doubtful))
+    assert "You may look, but not decide." in said
+    assert 'type="radio"' not in client.get(decision_url(doubtful)).content.decode()
+    assert decide(client, doubtful, "not_happened").status_code == 403
+    assert entry(job_of(doubtful)).status == EntryStatus.IN_DOUBT
+
+
+def test_who_may_decide_may_look(log_in: LogIn, doubtful: RunJournalEntry) -> None:
+    client = log_in("resolve_runjournalentry")
+    assert client.get(IN_DOUBT).status_code == 200
+    assert decide(client, doubtful, "not_happened").status_code == 302
+
+
+def test_others_see_nothing(log_in: LogIn, doubtful: RunJournalEntry) -> None:
+    client = log_in("view_queuestate")
+    for url in (IN_DOUBT, decision_url(doubtful), f"{IN_DOUBT}{doubtful.pk}/result/"):
+        assert client.get(url).status_code == 403
+    assert client.post(decision_url(doubtful), {"choice": "not_happened", "reason": "x"}).status_code == 403
+
+
+def test_looking_changes_nothing(admin: Client, doubtful: RunJournalEntry, alias: str) -> None:
+    with CaptureQueriesContext(connections[alias]) as captured:
+        admin.get(decision_url(doubtful), {"choice": "not_happened", "reason": "x"})
+        admin.get(IN_DOUBT)
+    assert {query["sql"].split()[0].lstrip("(").upper() for query in captured} == {"SELECT"}
+    assert jobs().filter(status=JobStatus.BLOCKED).count() == 1

@@ -1,0 +1,293 @@
+"""The overview: what it says, how it draws it, and how little it reads for that."""
+
+import re
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.backends.utils import CursorWrapper
+from django.test import Client
+from django.utils import timezone
+
+from gnlqueue import queue
+from gnlqueue.admin import charts, facts, figures
+from gnlqueue.admin.figures import WINDOWS, Slot
+from gnlqueue.models import Job, JobStatus, RunJournalEntry, TaskMinute, WorkerProcess
+from tests.admin.conftest import LogIn
+from tests.queue.test_plans import analyze, cursor, fill, plan  # noqa: F401  cursor is a fixture
+
+OVERVIEW = "/admin/gnlqueue/overview/"
+HOSTILE = "<script>alert(1)</script>\"'\u202e\u200f"
+
+
+def text(client: Client, url: str = OVERVIEW) -> str:
+    """What a page says, without its tags, in one line."""
+    response = client.get(url)
+    assert response.status_code == 200
+    content = response.content.decode()
+    main = content[content.index("<main") : content.index("</main>")] if "<main" in content else content
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def start_worker(alias: str, worker_id: str = "w1", *, queues: list[str] | None = None, silent: float = 0) -> None:
+    """Register a worker which has been silent for so many seconds."""
+    now = timezone.now()
+    WorkerProcess.objects.using(alias).create(
+        worker_id=worker_id, hostname="host", pid=5, queues=queues or ["default"], concurrency=4,
+        started_at=now, heartbeat_at=now - timedelta(seconds=silent),
+    )  # fmt: skip
+
+
+def claim(alias: str, queue_name: str = "default", worker_id: str = "w1") -> queue.ClaimedJob:
+    job = queue.claim(queue_name, worker_id=worker_id)
+    assert job is not None
+    return job
+
+
+def test_all_is_well_where_there_is_nothing(alias: str, admin: Client) -> None:
+    said = text(admin)
+    assert "Nothing: no job waits without a worker" in said
+    assert "Nothing finished in this time." in said
+    assert "No worker is running, so that nothing is done. Start one: python manage.py runworker" in said
+    assert "No attempt failed in this time." in said
+
+
+def test_jobs_that_wait_and_no_worker_at_all(alias: str, admin: Client) -> None:
+    for _ in range(3):
+        queue.enqueue("shop.pay")
+    assert "3 jobs wait and no worker runs. Start one: python manage.py runworker" in text(admin)
+    start_worker(alias, silent=3600)
+    assert "3 jobs wait and no worker runs." in text(admin)
+    start_worker(alias, "w2")
+    assert "Nothing: no job waits without a worker" in text(admin)
+
+
+def test_a_queue_that_no_live_worker_serves(alias: str, admin: Client) -> None:
+    start_worker(alias)
+    start_worker(alias, "w2", queues=["mails"], silent=3600)
+    queue.enqueue("shop.mail", queue_name="mails", now=timezone.now() - timedelta(hours=3))
+    said = text(admin)
+    assert "No live worker serves the queue mails, where 1 job waits (3 h)." in said
+    assert "python manage.py runworker --queues mails" in said
+    queue.pause("mails")
+    assert "No live worker serves" not in text(admin)
+
+
+def test_a_queue_that_a_consumer_of_one_s_own_serves(alias: str, admin: Client) -> None:
+    start_worker(alias)
+    for _ in range(2):
+        queue.enqueue("shop.mail", queue_name="mails")
+    assert "No live worker serves the queue mails" in text(admin)
+    claim(alias, "mails", worker_id="my consumer")
+    assert "No live worker serves" not in text(admin)
+
+
+def test_a_scheduled_job_that_is_due_waits_too(alias: str, admin: Client) -> None:
+    start_worker(alias)
+    long_ago = timezone.now() - timedelta(hours=1)
+    queue.enqueue("shop.mail", queue_name="mails", run_after=timedelta(minutes=5), now=long_ago)
+    assert "where 1 job waits (55 min)." in text(admin)
+
+
+def test_steps_in_doubt_and_mismatches(alias: str, admin: Client) -> None:
+    for _ in range(2):
+        queue.enqueue("shop.pay")
+    queue.block(claim(alias), "in_doubt")
+    queue.block(claim(alias), "mismatch")
+    for number in range(2):
+        RunJournalEntry.objects.using(alias).create(
+            run_id="job:1", position=number, key="charge", key_hash=str(number), kind="step", status="in_doubt",
+            lease_token=1, started_at=timezone.now(),
+        )  # fmt: skip
+    said = text(admin)
+    assert "2 steps are in doubt." in said
+    assert "The code of 1 job changed." in said
+    assert said.index("in doubt") < said.index("Jobs")
+
+
+def test_a_task_that_no_worker_knows(alias: str, admin: Client) -> None:
+    start_worker(alias)
+    queue.enqueue("shop.gone", run_after=timedelta(minutes=1))
+    assert "do not know the task" not in text(admin)
+    Job.objects.using(alias).update(unknown_since=timezone.now())
+    assert "The workers of the queue default do not know the task shop.gone." in text(admin)
+
+
+def test_counts_and_queues(alias: str, admin: Client) -> None:
+    now = timezone.now()
+    start_worker(alias)
+    for priority, minutes in ((5, 1), (0, 40), (0, 90), (-5, 20)):
+        queue.enqueue("shop.pay", priority=priority, now=now - timedelta(minutes=minutes))
+    queue.complete(claim(alias))
+    claim(alias)
+    said = text(admin)
+    # one is done, the one of 90 minutes in progress, and of the others the one of 40 minutes is the oldest
+    assert "0 scheduled 2 ready 1 in progress 0 blocked 1 done 0 dead 0 cancelled" in said
+    assert re.search(r"default running 2 40 min ago 1 / 4 ", said)
+    assert re.search(r"w1 host, process 5 live \S+( s)?.* 1 / 4 shop\.pay", said)
+
+
+def test_a_count_stops_at_its_cap(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        queue.enqueue("shop.pay")
+    counted = facts.ask(alias, {"few": facts.Count(Job.objects.using(alias).order_by("id"), 3)})
+    assert str(counted["few"]) == "3+"
+
+
+def test_queues_that_nobody_names_are_found(alias: str) -> None:
+    names = ["a", "a-b", "aa", "b.c", "d_e", "default2", "zz"]
+    for name in names[:3]:
+        queue.enqueue("shop.pay", queue_name=name)
+    for name in names[3:5]:
+        queue.enqueue("shop.pay", queue_name=name, run_after=timedelta(days=1))
+    for name in names[5:]:
+        queue.enqueue("shop.pay", queue_name=name)
+        claim(alias, name)
+    found = facts.read_queues(alias, timezone.now(), facts.read_workers(alias, timezone.now()))
+    assert set(names) <= {each.name for each in found}
+    assert next(each for each in found if each.name == "default2").running.number == 1
+
+
+def store(
+    alias: str, minutes_ago: float, *, task: str = "shop.pay", queue_name: str = "default", **values: Any
+) -> None:
+    at = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes_ago)
+    TaskMinute.objects.using(alias).create(
+        **{
+            "minute": at,
+            "queue_name": queue_name,
+            "task_name": task,
+            "worker_id": "w1",
+            "waits": {},
+            "runs": {},
+            **values,
+        }
+    )
+
+
+def test_figures_of_a_window(alias: str) -> None:
+    store(alias, 1, succeeded=8, failed=2, waits={"0": 10}, runs={"8": 10})
+    store(alias, 2, succeeded=10, task="shop.mail", queue_name="mails", runs={"-8": 10})
+    store(alias, 70, succeeded=1000)
+    shown = figures.read(alias, WINDOWS["1h"], timezone.now())
+    assert len(shown.slots) == 60
+    assert (shown.whole.succeeded, shown.whole.failed) == (18, 2)
+    assert shown.queues["default"].failures == 20
+    assert [(name, total.failed) for name, total in shown.failing(10)] == [("shop.pay", 2)]
+    assert shown.whole.run[95] == pytest.approx(2**2.125)
+    assert figures.read(alias, WINDOWS["6h"], timezone.now()).whole.succeeded == 1018
+
+
+@pytest.mark.parametrize("window", [*WINDOWS, "nonsense"])
+def test_every_window_is_drawn(alias: str, admin: Client, window: str) -> None:
+    for minute in range(0, 10_000, 97):
+        store(alias, minute, succeeded=minute, failed=1, waits={"-20": 3}, runs={"3": 1, "60": 1})
+    said = text(admin, f"{OVERVIEW}?window={window}")
+    assert "succeeded" in said
+    assert "shop.pay" in said
+
+
+def test_drawings_stay_within_their_frame() -> None:
+    now = timezone.now()
+    slots = [Slot(begin=now + timedelta(minutes=number)) for number in range(15)]
+    slots[3].succeeded, slots[3].failed = 99_999, 1
+    slots[4].failed = 7
+    slots[4].runs.update({-40: 1, 200: 1})
+    drawn = charts.finished_per_minute(slots, WINDOWS["15m"])
+    for bar in drawn.bars:
+        assert 0 <= bar.failed_y <= bar.succeeded_y <= charts.BOTTOM
+    assert drawn.bars[3].failed_height == 2  # is to be seen beside 100,000
+    assert [tick.label for tick in drawn.chart.ticks] == ["0", "50,000", "100,000"]
+    lines = charts.over_time(slots, slots[4], WINDOWS["15m"], lambda slot: slot.run)
+    heights = [float(y) for line in lines.lines for y in re.findall(r"[ML]\S+ ([\d.]+)", line.path)]
+    assert heights
+    assert all(charts.TOP <= y <= charts.BOTTOM for y in heights)
+
+
+def test_a_line_breaks_where_nothing_finished() -> None:
+    slots = [Slot(begin=timezone.now()) for _ in range(5)]
+    for place in (0, 1, 3):
+        slots[place].waits[0] = 1
+    median = charts.over_time(slots, slots[0], WINDOWS["15m"], lambda slot: slot.wait).lines[0]
+    assert re.sub(r"[\d. ]", "", median.path) == "MhLMh"
+
+
+def test_hostile_names_are_shown_and_not_run(alias: str, admin: Client) -> None:
+    start_worker(alias, f"w{HOSTILE}", queues=["default", HOSTILE])
+    Job.objects.using(alias).bulk_create(
+        [Job(task_name=HOSTILE, queue_name="default", run_at=timezone.now(), enqueued_at=timezone.now())]
+    )
+    job = claim(alias, worker_id=f"w{HOSTILE}")
+    store(alias, 0, task=HOSTILE, failed=1, queue_name=HOSTILE)
+    assert job.task_name == HOSTILE
+    for page in (OVERVIEW, "/admin/gnlqueue/workerprocess/", "/admin/gnlqueue/queuestate/"):
+        content = admin.get(page).content.decode()
+        assert "<script>alert" not in content
+        assert "\u202e" not in content
+        assert "\\u202e" in content
+
+
+def test_who_may_not_see_it(alias: str, log_in: LogIn) -> None:
+    assert log_in("view_job").get(OVERVIEW).status_code == 403
+    assert log_in("view_overview", name="bob").get(OVERVIEW).status_code == 200
+    assert Client().get(OVERVIEW).status_code == 302
+
+
+def test_the_number_of_statements_does_not_depend_on_what_there_is(alias: str, admin: Client) -> None:
+    def statements() -> int:
+        sent = []
+
+        def wrapper(execute: Any, sql: str, *rest: Any) -> Any:
+            sent.append(sql)
+            return execute(sql, *rest)
+
+        with connections[alias].execute_wrapper(wrapper):
+            assert admin.get(OVERVIEW).status_code == 200
+        return len([sql for sql in sent if "gnlqueue" in sql or "SELECT STRFTIME" in sql])
+
+    queue.enqueue("shop.pay")
+    few = statements()
+    for number in range(30):
+        start_worker(alias, f"w{number}", queues=["default", f"q{number % 5}"])
+        queue.enqueue("shop.pay", queue_name=f"q{number % 5}")
+        queue.enqueue("shop.pay", run_after=timedelta(days=1))
+        store(alias, number, task=f"shop.{number}", succeeded=1)
+    for _ in range(10):
+        claim(alias) if False else None
+    assert statements() <= few + 3
+    assert few <= 12
+
+
+FULL_SCAN = {
+    "postgresql": r"Seq Scan on gnlqueue_job\b",
+    "mysql": r"gnlqueue_job \| (None \| )?(ALL|index) ",
+    # a small partial index may be read from one end
+    "sqlite": r"SCAN gnlqueue_job(?! USING (COVERING )?INDEX gnlqueue_job_(ready|scheduled|in_progress|blocked))",
+}
+
+
+def test_nothing_reads_the_table_of_jobs(alias: str, admin: Client, cursor: CursorWrapper) -> None:  # noqa: F811
+    fill(cursor, 150_000, JobStatus.DONE, finished_at="'2026-01-01 12:00:00'")
+    fill(cursor, 20_000, JobStatus.SCHEDULED, run_at="'2099-01-01 13:00:00'")
+    fill(cursor, 20_000, JobStatus.READY)
+    fill(cursor, 200, JobStatus.IN_PROGRESS, lease_expires_at="'2030-01-01 13:00:00'")
+    fill(cursor, 20, JobStatus.BLOCKED, blocked_reason="'mismatch'")
+    analyze(cursor)
+    sent: dict[str, Any] = {}
+
+    def wrapper(execute: Any, sql: str, params: Any, *rest: Any) -> Any:
+        if "gnlqueue_job" in sql:
+            sent.setdefault(sql, params)
+        return execute(sql, params, *rest)
+
+    with connections[alias].execute_wrapper(wrapper):
+        for page in (OVERVIEW, "/admin/gnlqueue/queuestate/", "/admin/gnlqueue/workerprocess/"):
+            assert admin.get(page).status_code == 200
+    whole = "SELECT COUNT(*) FROM gnlqueue_job WHERE task_name = %s", ["demo"]
+    assert re.search(FULL_SCAN[cursor.db.vendor], plan(cursor, *whole)), "what would not be noticed"
+    assert sent
+    for sql, params in sent.items():
+        how = plan(cursor, sql, params)
+        assert not re.search(FULL_SCAN[cursor.db.vendor], how), f"{sql}\n{how}"
