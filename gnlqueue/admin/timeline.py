@@ -126,7 +126,10 @@ def _attempts(history: History) -> Iterator[Event]:
         running = latest and job.status == JobStatus.IN_PROGRESS
         yield Event(start, "attempt", title, details, worker, open=running)
         if attempt is not None:
-            yield _failure(attempt)
+            ended = attempt.ended_at
+            if latest and job.finished_at is not None:  # written one statement before the attempt's row
+                ended = min(ended, job.finished_at)
+            yield _failure(attempt, ended)
         previous = worker or previous
 
 
@@ -141,15 +144,13 @@ def _did(entries: Iterable[RunJournalEntry]) -> list[str]:
     return [ngettext("its step: %(steps)s", "its steps: %(steps)s", len(keys)) % {"steps": shown}]
 
 
-def _failure(attempt: JobAttempt) -> Event:
+def _failure(attempt: JobAttempt, at: datetime) -> Event:
     number = {"number": attempt.number}
     if attempt.exception_class:
         title = _("Attempt %(number)s failed: %(error)s") % {**number, "error": attempt.exception_class}
-        return Event(
-            attempt.ended_at, "failed", title, (), attempt.worker_id, folded_title=_("Traceback"), folded=attempt.error
-        )
+        return Event(at, "failed", title, (), attempt.worker_id, folded_title=_("Traceback"), folded=attempt.error)
     title = _("Attempt %(number)s failed") % number
-    return Event(attempt.ended_at, "failed", title, [attempt.error], attempt.worker_id)
+    return Event(at, "failed", title, [attempt.error], attempt.worker_id)
 
 
 def _steps(entries: Iterable[RunJournalEntry]) -> Iterator[Event]:
@@ -199,7 +200,7 @@ def _end(job: Job) -> Iterator[Event]:
     elif job.status == JobStatus.CANCELLED:
         yield Event(job.finished_at, "cancelled", _("Cancelled"))
     elif job.status == JobStatus.DEAD:
-        yield Event(job.finished_at, "dead", _("Dead: no more attempts"), [job.last_error] if job.last_error else [])
+        yield Event(job.finished_at, "dead", _("Dead"), [job.last_error] if job.last_error else [])
 
 
 def _of(job: Job) -> dict[str, object]:

@@ -202,7 +202,7 @@ def test_a_dead_job_says_why_and_what_a_retry_keeps(play: Play, admin: Client) -
     said = look(admin, job_url(job))
     assert "It is dead: all of its 1 attempts are used up." in said
     assert f"python manage.py gnlqueue retry {job.pk}" in said
-    assert "Attempt 1 failed: builtins.RuntimeError" in said
+    assert said.index("Attempt 1 failed: builtins.RuntimeError") < said.index("Dead RuntimeError: no paper")
     assert "Traceback Traceback (most recent call last)" in said
 
 
