@@ -21,7 +21,12 @@ DEEPEST = 30
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 
 #: Made once: `json.dumps` with any option makes one for each call. What contains itself has been refused as too deep.
-_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
+_json, _canonical_json = [
+    json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False, sort_keys=sort_keys
+    )
+    for sort_keys in (False, True)
+]
 
 #: Where a value stands: its name, or its container's place and the key in there. Put into words only to refuse it.
 _Place = str | tuple[Any, Any]
@@ -108,8 +113,7 @@ def digest(value: Any, what: str, *, limit: int) -> str:
     Raises `PayloadError` like `encode`.
     """
     encode(value, what, limit=limit)
-    canonical = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(_canonical_json.encode(value).encode()).hexdigest()
 
 
 def decode(text: str | None) -> Any:

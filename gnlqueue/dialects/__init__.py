@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from django.db import connections, models
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import DateTimeField, Expression, Value
+from django.db.models import DateTimeField, Expression, F, Lookup, Value
 
 from gnlqueue.dialects.base import Dialect
 from gnlqueue.dialects.mysql import MySQLDialect
@@ -76,14 +76,17 @@ def read_clock(alias: str) -> datetime:
         return of(alias).time(cursor.fetchone()[0])
 
 
-class Held(Expression):
-    """The condition that a row is in progress under one of some (id, lease token) pairs, through the primary key."""
+class Held(Lookup):
+    """The condition that a row is in progress under one of some (id, lease token) pairs, through the primary key.
 
-    conditional = True
-    output_field = models.BooleanField()
+    A lookup, as Django compares any other condition with TRUE on SQLite and MySQL, which then read the whole table.
+    """
+
+    lookup_name = "held"
+    prepare_rhs = False
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
-        super().__init__()
+        super().__init__(F("pk"), pairs)
         self.pairs = pairs
 
     def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:

@@ -36,7 +36,7 @@ from gnlqueue.worker.timeouts import Timeouts
 
 logger = logging.getLogger("gnlqueue.worker")
 
-GROUP_DELAY = 0.003  # seconds that an outcome waits for others while more are running
+GROUP_DELAY = 0.005  # seconds that an outcome waits for others while more are running
 MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ from django.db import connections
 from django.db.backends.utils import CursorWrapper
 
 from gnlqueue.models import JobStatus
+from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.claiming import AT_ONCE, claim_ready, promote, rescue
+from gnlqueue.queue.leases import renew
+from gnlqueue.queue.transitions import complete_many, release_many
 from tests.queue.conftest import NOON, after, count
 
 #: The plans are the same beside a million; to insert that many takes 14 s on PostgreSQL and 26 s on MariaDB.
@@ -136,3 +140,28 @@ def test_a_claim_goes_by_its_index_where_the_statistics_are_of_an_empty_table(
     fill(cursor, 20_000, JobStatus.DONE)
     fill(cursor, 1000, JobStatus.READY)
     assert_reads_by("gnlqueue_job_ready", cursor, claims(alias, 10))
+
+
+def test_what_is_held_is_found_by_primary_key(alias: str, cursor: CursorWrapper) -> None:
+    """However many others are in progress, and however large the table is."""
+    fill(cursor, 20_000, JobStatus.DONE)
+    fill(cursor, 2000, JobStatus.READY)
+    fill(cursor, 2000, JobStatus.IN_PROGRESS, lease_expires_at="'2030-01-01 13:00:00'")
+    analyze(cursor)
+
+    def claimed() -> list[ClaimedJob]:
+        return claim_ready("default", worker_id="w1", lease=60, limit=200, using=alias, now=NOON)
+
+    for verb in (
+        lambda: complete_many([(job, None) for job in claimed()]),
+        lambda: complete_many([(job, [job.id]) for job in claimed()]),
+        lambda: release_many(claimed()),
+        lambda: renew([job.pair for job in claimed()], timedelta(seconds=60), using=alias),
+    ):
+        statements = sent(alias, verb)
+        by_pair = [each for each in statements if "lease_token + 1" not in each[0] and "LIMIT" not in each[0]]
+        assert by_pair
+        for sql, params in by_pair:
+            how = plan(cursor, sql, params)
+            assert FULL_SCAN[cursor.db.vendor] not in how, f"{sql}\n{how}"
+            assert "gnlqueue_job_in_progress" not in how, f"{sql}\n{how}"

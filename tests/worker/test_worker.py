@@ -227,6 +227,33 @@ def test_draining_worker_does_not_prefetch(alias: str, monkeypatch: pytest.Monke
     assert max(limits) == 2
 
 
+def test_many_short_jobs_are_claimed_and_written_together(
+    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: the commit is what costs."""
+    sizes: dict[str, list[int]] = {}
+
+    def count_calls(module: Any, name: str, size: Callable[[Any, Any], int]) -> None:
+        function = getattr(module, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            result = function(*args, **options)
+            sizes.setdefault(name, []).append(size(args, result))
+            return result
+
+        monkeypatch.setattr(module, name, counted)
+
+    a_worker_that_prefetches(in_thread)
+    count_calls(claiming, "claim_ready", lambda _, claimed: len(claimed))
+    count_calls(transitions, "complete_many", lambda args, _: len(args[0]))
+    gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(600))
+    until(lambda: sum(sizes.get("complete_many", [])) == 600, "600 outcomes")
+
+    for name in ("claim_ready", "complete_many"):
+        statements = [size for size in sizes[name] if size]
+        assert len(statements) <= 60, statements
+
+
 # --- when the connection breaks ---------------------------------------------------------------------------------------
 
 
