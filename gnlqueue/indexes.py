@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.models import Index, Model, Q
+from django.db.models import Index, Model, Q, UniqueConstraint
 
 
 class PartialIndex(Index):
@@ -38,3 +38,39 @@ class PartialIndex(Index):
     def fields_with_order(self) -> list[str]:
         """The fields as they were given, a `-` before the descending ones."""
         return [f"-{name}" if order == "DESC" else name for name, order in self.fields_orders]
+
+
+class UniqueWhereSet(UniqueConstraint):
+    """One field that is unique where it is not null, and null in most rows, which then have no entry in its index.
+
+    A plain unique index has an entry for each of them, and PostgreSQL makes it anew whenever the row changes. Django's
+    own `condition=…` is silently *not created* on MySQL and MariaDB, which get a plain one here.
+    """
+
+    def __init__(self, *, field: str, name: str) -> None:
+        super().__init__(fields=[field], name=name)
+
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, (), {"field": self.fields[0], "name": self.name}
+
+    def __eq__(self, other: object) -> bool:
+        # Django's holds any unique constraint of the same name and fields for the same.
+        return isinstance(other, UniqueWhereSet) and super().__eq__(other)
+
+    __hash__ = UniqueConstraint.__hash__
+
+    def constraint_sql(self, model: type[Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        return self._of(schema_editor).constraint_sql(model, schema_editor)
+
+    def create_sql(self, model: type[Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        return self._of(schema_editor).create_sql(model, schema_editor)
+
+    def remove_sql(self, model: type[Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        return self._of(schema_editor).remove_sql(model, schema_editor)
+
+    def _of(self, schema_editor: Any) -> UniqueConstraint:
+        if not schema_editor.connection.features.supports_partial_indexes:
+            return UniqueConstraint(fields=self.fields, name=self.name)
+        where = Q(**{f"{self.fields[0]}__isnull": False})
+        return UniqueConstraint(fields=self.fields, name=self.name, condition=where)

@@ -13,7 +13,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from gnlqueue.indexes import PartialIndex
+from gnlqueue.indexes import PartialIndex, UniqueWhereSet
 
 
 class JobStatus(models.TextChoices):
@@ -90,7 +90,7 @@ class Job(models.Model):
     created: ClassVar[bool] = False
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["key_hash"], name="gnlqueue_job_key")]
+        constraints: ClassVar = [UniqueWhereSet(field="key_hash", name="gnlqueue_job_key")]
         indexes: ClassVar = [
             # The claim's ORDER BY, so that a claim reads as many rows as it takes.
             PartialIndex(

@@ -276,7 +276,7 @@ def _execute_insert(
     source, params = dialect.new_rows(connection, [_row(each) for each in new], now)
     sql = f"INSERT INTO {Job._meta.db_table} ({', '.join(INSERTED)}) {source}"
     if unless_taken:
-        sql += " ON CONFLICT (key_hash) DO NOTHING"
+        sql += " ON CONFLICT (key_hash) WHERE key_hash IS NOT NULL DO NOTHING"
     with connection.cursor() as cursor:
         if not returning:
             cursor.execute(sql, params)

@@ -159,3 +159,16 @@ def test_a_second_inserter_inserts_where_the_first_rolls_back(alias: str, second
         transaction.set_rollback(True, using=alias)
     assert waiting.result(10).created
     assert Job.objects.using(alias).get().pk == waiting.result().pk
+
+
+def test_the_index_of_the_keys_has_no_entry_for_a_job_without_one(alias: str) -> None:
+    """Every change of a row would make its entry anew. MySQL has no partial indexes, and keeps the uniqueness."""
+    with connections[alias].cursor() as cursor:
+        found = connections[alias].introspection.get_constraints(cursor, Job._meta.db_table)["gnlqueue_job_key"]
+    assert (found["columns"], found["unique"]) == (["key_hash"], True)
+    if alias == "postgresql":
+        with connections[alias].cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_get_expr(indpred, indrelid) FROM pg_index WHERE indexrelid = 'gnlqueue_job_key'::regclass"
+            )
+            assert cursor.fetchone()[0] == "(key_hash IS NOT NULL)"
