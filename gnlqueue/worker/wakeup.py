@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection
 from multiprocessing.connection import wait
 from typing import Any
@@ -63,7 +64,8 @@ class DataVersionWatcher(Watcher):
         # Straight on the driver's connection: Django's cursor would cost more than the pragma.
         cursor = connection.connection.cursor()
         seen = None
-        while not self._stopped.wait(DATA_VERSION_EVERY):
+        while not self._stopped.is_set():
+            time.sleep(DATA_VERSION_EVERY)  # not the event's own wait, which costs nearly as much as the pragma
             version = cursor.execute("PRAGMA data_version").fetchone()[0]
             if version != seen:
                 seen = version
