@@ -257,7 +257,7 @@ def prune(
             rows = _prunable(old.with_status(status), alias)
             batch = retried(alias, lambda: _prune(rows.order_by("finished_at", "id"), size, alias))  # noqa: B023  called at once
             pruned += batch
-            if batch < size:
+            if batch < size or pruned == limit:
                 break
             time.sleep(PRUNE_PAUSE)
     return pruned

@@ -17,15 +17,16 @@ logger = logging.getLogger("gnlqueue.worker")
 
 PROMOTE_EVERY = 1.0  # seconds
 FLUSH_EVERY = 10.0  # seconds
-PRUNE_EVERY = 60.0  # seconds
+TIDY_EVERY = 60.0  # seconds
 SILENT_FOR_GOOD = timedelta(days=1)  # without a heartbeat; a worker's row is for people, and then tells them nothing
-PRUNE_AT_ONCE = 5000  # jobs, so that claiming goes on in between
+PRUNE_AT_ONCE = 500  # jobs, so that claiming goes on in between
+PRUNE_AGAIN = 0.25  # seconds, while there are more
 
 
 class Maintenance:
-    """Promotes and rescues once a second, an idle worker at each poll, and prunes once a minute.
+    """Promotes and rescues once a second, an idle worker at each poll; tidies up and prunes once a minute.
 
-    Every ten seconds it writes what finished, for the admin's charts.
+    Pruning goes on as long as there is more. Every ten seconds it writes what finished, for the admin's charts.
 
     `beat` is seconds between two heartbeats.
 
@@ -39,7 +40,7 @@ class Maintenance:
         self._beat = beat
         self._next_promotion = 0.0
         self._next_flush = time.monotonic() + FLUSH_EVERY
-        self._next_prune = time.monotonic() + PRUNE_EVERY
+        self._next_tidying = self._next_prune = time.monotonic() + TIDY_EVERY
         self._no_rescue_before = 0.0 if drain else float("inf")
 
     def note_outage(self) -> None:
@@ -61,20 +62,26 @@ class Maintenance:
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_EVERY
             metrics.finished.flush(self._database)
+        if now >= self._next_tidying:
+            self._next_tidying = now + TIDY_EVERY
+            self._tidy()
         if now >= self._next_prune:
-            self._next_prune = now + PRUNE_EVERY
-            self._prune()
+            self._next_prune = now + (PRUNE_AGAIN if self._prune() == PRUNE_AT_ONCE else TIDY_EVERY)
 
     def finish(self) -> None:
         """Do what must not wait for the next time, as there is none."""
         metrics.finished.flush(self._database)
 
-    def _prune(self) -> None:
+    def _tidy(self) -> None:
         silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))
         silent.delete()
         metrics.tidy(self._database)
+
+    def _prune(self) -> int:
         retention = settings().RETENTION_SECONDS
-        if retention is not None:
-            pruned = operating.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)
-            if pruned:
-                logger.info("pruned     %d finished jobs", pruned)
+        if retention is None:
+            return 0
+        pruned = operating.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)
+        if pruned:
+            logger.info("pruned     %d finished jobs", pruned)
+        return pruned

@@ -6,23 +6,35 @@ import random
 from collections.abc import Callable
 
 
+#: Empty polls at the shortest pause: where nothing wakes a worker, who has just had work soon has more.
+PATIENT_POLLS = 5
+
+
 class Pace:
-    """Pauses (seconds) that double from `shortest` to `longest` while there is nothing to do, less a little jitter."""
+    """Pauses (seconds) that double from `shortest` to `longest` while there is nothing to do, less a little jitter.
+
+    The first few after a job are all of the shortest.
+    """
 
     def __init__(self, shortest: float, longest: float) -> None:
         self._shortest = shortest
         self._longest = longest
         self._next = shortest
+        self._patient_polls = PATIENT_POLLS
 
     def reset(self) -> None:
         """Begin again with the shortest pause: there was work, or word of it."""
         self._next = self._shortest
+        self._patient_polls = PATIENT_POLLS
 
     def pause(self, seconds_until_due: Callable[[], float | None]) -> float:
         """Return the next pause, which ends early where a scheduled job is due before."""
         pause = self._next * random.uniform(0.9, 1)
         grown = self._next > self._shortest
-        self._next = min(self._next * 2, self._longest)
+        if self._patient_polls > 1:
+            self._patient_polls -= 1
+        else:
+            self._next = min(self._next * 2, self._longest)
         if not grown:
             return pause
         due = seconds_until_due()
