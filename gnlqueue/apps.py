@@ -5,11 +5,12 @@ from __future__ import annotations
 import django
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
 
 
 class GnlqueueConfig(AppConfig):
     name = "gnlqueue"
-    verbose_name = "Background jobs"
+    verbose_name = _("Background jobs")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -2,6 +2,12 @@
 
 What is left to do stands in the row of the operator log itself: each chunk changes its jobs and moves the row's
 position in one transaction. So a runner that dies, or two that run at once, do nothing twice and leave nothing out.
+
+Jobs are met by the index of their status, as ten million others may stand between those of a filter in the order of
+the ids. But a verb changes the status, or the time by which that index is sorted, and workers go on: so a job may be
+met again further on, and one that moved may be missed. Hence `_left_to_do` knows a job that is as the verb makes it,
+by nothing but the job's row; statuses are walked in the order in which jobs go through them; and what is to be
+cancelled is walked again until nothing is left.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from django.db.models import F
 
 from gnlqueue import queue
 from gnlqueue.dialects import now as clock
+from gnlqueue.dialects import read_clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.finding import Criteria, Place, Plan, look, plans_for
 from gnlqueue.models import Job, JobStatus, OperatorAction
@@ -77,8 +84,11 @@ def _do_chunk(action_id: int, using: str) -> bool:
             return False
         action = row.get()
         kept = action.where or {}
+        kept.setdefault("began", read_clock(using).isoformat())
         criteria = Criteria.from_json(kept["filter"])
         plans = plans_for(criteria, using)
+        if kept["plan"] >= len(plans) and kept.pop("again", False):
+            kept |= {"plan": 0}
         if kept["plan"] >= len(plans):
             chosen = {} if criteria.ids is None else {"skipped": len(criteria.ids) - action.done}
             row.update(finished_at=clock(), **chosen)
@@ -88,22 +98,51 @@ def _do_chunk(action_id: int, using: str) -> bool:
         if kept["after"] and place is None:  # of another version; from the beginning it might never end
             raise ValueError(f"The position {kept['after']!r} of operator action {action_id} cannot be read.")
         page = look(plan, CHUNK, place)
-        done = sum(_changed(action.verb, id, kept, using) for id in page.ids)
-        skipped = len(page.ids) - done
+        # Numbers are met once each; of those, one that is as the verb makes it is still one that was meant.
+        ids = page.ids if criteria.ids is not None else _left_to_do(action, page.ids, using)
+        done = sum(_changed(action, id, using) for id in ids)
+        skipped = len(ids) - done
+        if done and action.verb == "cancel" and criteria.ids is None:
+            kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
         left = page.next is not None
         kept |= {"after": str(page.next), "plan": kept["plan"]} if left else {"after": None, "plan": kept["plan"] + 1}
         row.update(done=F("done") + done, skipped=F("skipped") + skipped, where=kept)
     return True
 
 
-def _changed(verb: str, id: int, kept: dict[str, Any], using: str) -> bool:
+def _left_to_do(action: OperatorAction, ids: list[int], using: str) -> list[int]:
+    """Return those of the jobs that are not yet as the verb makes them."""
+    rows = Job.objects.using(using).filter(pk__in=ids)
+    if action.verb == "cancel":
+        asked = rows.with_status(JobStatus.IN_PROGRESS).filter(cancel_requested_at__isnull=False)
+        as_made = set(asked.values_list("id", flat=True))
+    elif action.verb in ("run_now", "reschedule"):
+        # One that ran meanwhile, and waits for its next attempt, may have been met before it ran.
+        ran = rows.filter(last_attempted_at__gte=datetime.fromisoformat(action.where["began"]))  # type: ignore[index]
+        as_made = {id for id, run_at in rows.values_list("id", "run_at") if run_at == _moment(action, id)}
+        as_made.update(ran.values_list("id", flat=True))
+    else:
+        return ids  # a job that was retried has left the statuses that are walked
+    return [id for id in ids if id not in as_made]
+
+
+def _changed(action: OperatorAction, id: int, using: str) -> bool:
     """Do the verb to one job; tell whether it still applied."""
-    # Each at a random moment of the span: no two chunks need to know of each other.
-    offset = timedelta(seconds=random.uniform(0, kept["spread"])) if "spread" in kept else None
-    since = datetime.fromisoformat(kept["run_after"]) if "run_after" in kept else None
-    run_after = offset if since is None else since + (offset or timedelta())
     try:
-        act(verb, id, using=using, run_after=run_after)
+        act(action.verb, id, using=using, run_after=_moment(action, id))
     except (WrongStatus, JobNotFound):
         return False
     return True
+
+
+def _moment(action: OperatorAction, id: int) -> datetime | None:
+    """Return when the action lets a job start; `None`: at once.
+
+    A job has a moment of its own in the span over which they are spread. Asked again it is the same one, so that one
+    sees of a job whether it has got it.
+    """
+    kept: dict[str, Any] = action.where  # type: ignore[assignment]  # an action on many has one
+    if action.verb == "cancel" or (action.verb == "retry" and "spread" not in kept):
+        return None
+    since = datetime.fromisoformat(kept.get("run_after", kept["began"]))
+    return since + timedelta(seconds=random.Random(f"{action.pk}:{id}").uniform(0, kept.get("spread", 0)))

@@ -7,6 +7,7 @@ Text that must be unique is unique by its SHA-256, because MariaDB's collations 
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.db import models
@@ -123,6 +124,8 @@ class Job(models.Model):
                 fields=["id"], where=Q(status="blocked"), instead=["blocked_reason", "id"], name="gnlqueue_job_blocked"
             ),
         ]
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
         default_permissions = ("view",)  # nobody adds, changes or deletes a job by hand: there are verbs
         permissions: ClassVar = [
             ("retry_job", _("Can retry dead and cancelled jobs")),
@@ -282,6 +285,7 @@ class WorkerProcess(models.Model):
     concurrency = models.PositiveIntegerField()
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
+    lease_seconds = models.FloatField(default=60, help_text="How long it owns a job without a heartbeat.")
 
     class Meta:
         verbose_name = _("worker")
@@ -290,6 +294,10 @@ class WorkerProcess(models.Model):
 
     def __str__(self) -> str:
         return self.worker_id
+
+    def is_live(self, now: datetime) -> bool:
+        """Tell whether it has been heard of lately: its heartbeat comes three times in its own lease."""
+        return now - self.heartbeat_at <= timedelta(seconds=self.lease_seconds)
 
 
 class QueueState(models.Model):

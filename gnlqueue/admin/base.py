@@ -10,6 +10,7 @@ from django.db.models import Model, QuerySet
 from django.forms import Media
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.formats import number_format
 
 from gnlqueue.dialects import now as clock
@@ -62,13 +63,19 @@ class QueuePage(ModelAdmin[M]):
 
     def show(self, request: HttpRequest, template: str, title: str, **extra: Any) -> TemplateResponse:
         """Show a page of our own, whose template extends `gnlqueue/admin/base.html`."""
-        request.current_app = self.admin_site.name
         return TemplateResponse(request, template, page_context(self, request, title, **extra))
 
     def require_view(self, request: HttpRequest, obj: Any = None) -> None:
         """Raise `PermissionDenied` unless this person may see the page."""
         if not self.has_view_permission(request, obj):
             raise PermissionDenied
+
+
+def url(request: HttpRequest, name: str, *args: Any) -> str:
+    """Return the address of a page of the admin, such as `gnlqueue_job_change`, on the site that the request is for."""
+    resolved = request.resolver_match
+    site = getattr(request, "current_app", None) or (resolved and resolved.namespace) or "admin"
+    return reverse(f"admin:{name}", args=args, current_app=site)
 
 
 def person(request: HttpRequest) -> str:
@@ -143,7 +150,11 @@ def capped_count(queryset: QuerySet[Any], cap: int = CAP) -> CappedCount:
 
 
 def page_context(admin: admin.ModelAdmin[Any], request: HttpRequest, title: str, **extra: Any) -> dict[str, Any]:
-    """Return the context of a page whose template extends `gnlqueue/admin/base.html`."""
+    """Return the context of a page whose template extends `gnlqueue/admin/base.html`.
+
+    From here on the request belongs to the page's site, for `url` below and for the `{% url %}` of templates.
+    """
+    request.current_app = admin.admin_site.name
     return {
         **admin.admin_site.each_context(request),
         "opts": admin.opts,

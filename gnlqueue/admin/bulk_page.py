@@ -7,6 +7,7 @@ jobs which come later are not meant. Both travel through the form, signed.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,23 +19,23 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gnlqueue import bulk
-from gnlqueue.admin.base import MEDIA, may, page_context, record
+from gnlqueue.admin.base import MEDIA, may, page_context, record, url
 from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
 from gnlqueue.admin.preview import Preview, freeze, preview_of
 from gnlqueue.admin.verb_page import back_to
 from gnlqueue.admin.verbs import VERBS, Verb
 from gnlqueue.admin.words import in_words
+from gnlqueue.conf import settings
 from gnlqueue.finding import Criteria
-from gnlqueue.models import Job, JobStatus, OperatorAction
-from gnlqueue.queue.transactions import alias_of
+from gnlqueue.models import Job, JobStatus, OperatorAction, RunLock
+from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.tasks import run_operator_action
 
 if TYPE_CHECKING:
@@ -73,10 +74,26 @@ def view(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     verb = _allowed(request, request.GET.get("verb", ""))
     try:
         criteria = Criteria.from_json(json.loads(request.GET.get("criteria", "{}")))
-        criteria = replace(criteria, last_id=None, as_of=None)
-        return confirm(admin, request, verb, criteria, back=back_to(request))
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise Http404 from None
+    criteria = replace(criteria, last_id=None, as_of=None, without_task=None)
+    return confirm(admin, request, verb, criteria, back=back_to(request))
+
+
+def _require(request: HttpRequest, criteria: Criteria) -> None:
+    """Raise `PermissionDenied` unless this person may see these jobs, and what of them is asked for."""
+    may_see_dead = criteria.statuses == (JobStatus.DEAD,) and may(request, "view_deadjob")
+    if not (may_see_dead or may(request, "view_job")):
+        raise PermissionDenied
+    # To search for values is a way to read them.
+    hidden = any(argument.name in settings().REDACT for argument in criteria.arguments)
+    if criteria.arguments and (hidden or not may(request, "view_job_payload")):
+        raise PermissionDenied
+
+
+def _list(request: HttpRequest) -> str:
+    """Return the address of the list that this person may see."""
+    return url(request, f"gnlqueue_{'job' if may(request, 'view_job') else 'deadjob'}_changelist")
 
 
 def _allowed(request: HttpRequest, name: str) -> Verb:
@@ -92,15 +109,21 @@ def confirm(
     admin: QueuePage[Job], request: HttpRequest, verb: Verb, criteria: Criteria, *, back: str = ""
 ) -> HttpResponse:
     """Show what the verb will do to which jobs; nothing happens yet."""
-    if criteria.arguments and not may(request, "view_job_payload"):
-        raise PermissionDenied
+    _require(request, criteria)
     alias = alias_of(None)
     asked = len(criteria.ids) if criteria.ids is not None else None
     frozen = freeze(verb, criteria, alias)
     preview = preview_of(frozen, alias)
     if not preview.count.more and len(preview.ids) <= bulk.AT_ONCE:
         frozen = replace(frozen, ids=tuple(preview.ids))
-    payload = {"verb": verb.name, "criteria": frozen.as_json(), "user": str(request.user.pk)}
+    payload = {
+        "verb": verb.name,
+        "criteria": frozen.as_json(),
+        "user": str(request.user.pk),
+        # By these one sees that a page has been sent before: a double click does nothing twice.
+        "nonce": secrets.token_hex(16),
+        "newest": OperatorAction.objects.using(alias).order_by("-id").values_list("id", flat=True).first() or 0,
+    }
     return _page(
         admin, request, verb, _form_of(verb)(), signing.dumps(payload, salt=SALT, compress=True), frozen, preview, back,
         asked=asked,
@@ -119,7 +142,7 @@ def _page(
     *,
     asked: int | None = None,
 ) -> HttpResponse:
-    fallback = reverse("admin:gnlqueue_job_changelist")
+    fallback = _list(request)
     context = page_context(
         admin,
         request,
@@ -131,12 +154,16 @@ def _page(
         preview=preview,
         left_out=asked - preview.count.number if asked is not None else 0,
         words=in_words(frozen, may_see_payload=may(request, "view_job_payload")),
-        in_background=preview.count.more or preview.count.number > bulk.AT_ONCE,
+        in_background=_is_for_background(frozen),
         at_once=bulk.AT_ONCE,
         back=back or fallback,
         media=MEDIA + LISTS,
     )
     return TemplateResponse(request, "gnlqueue/admin/bulk.html", context)
+
+
+def _is_for_background(frozen: Criteria) -> bool:
+    return frozen.ids is None or len(frozen.ids) > bulk.AT_ONCE
 
 
 def _form_of(verb: Verb) -> type[ReasonForm]:
@@ -145,7 +172,7 @@ def _form_of(verb: Verb) -> type[ReasonForm]:
 
 def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     """Do what the signed form says that the page showed."""
-    back = reverse("admin:gnlqueue_job_changelist")
+    back = _list(request)
     try:
         kept = signing.loads(request.POST["token"], salt=SALT, max_age=VALID_FOR)
     except signing.BadSignature:  # tampered with, or too old
@@ -155,31 +182,53 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     if kept["user"] != str(request.user.pk):
         raise PermissionDenied
     frozen, alias = Criteria.from_json(kept["criteria"]), alias_of(None)
+    _require(request, frozen)
     form = _form_of(verb)(request.POST)
     if not form.is_valid():
         preview = preview_of(frozen, alias)
         return _page(admin, request, verb, form, request.POST["token"], frozen, preview, back_to(request))
-    action = start(request, verb, frozen, form, alias)
+    action = retried(alias, lambda: start(request, verb, frozen, form, alias, kept["nonce"], kept["newest"]))
     if action.runner_id is None:
         action = bulk.run(action.pk, using=alias)
         _tell_done(request, action)
     else:
-        url = reverse("admin:gnlqueue_operatoraction_changelist")
-        link = format_html('<a href="{}">{}</a>', url, _("the operator log shows how far it is"))
+        log = url(request, "gnlqueue_operatoraction_changelist")
+        link = format_html('<a href="{}">{}</a>', log, _("the operator log shows how far it is"))
         messages.info(request, format_html(_("It is done in the background, by job {}: {}."), action.runner_id, link))
     return HttpResponseRedirect(back_to(request) or back)
 
 
-def start(request: HttpRequest, verb: Verb, frozen: Criteria, form: ReasonForm, alias: str) -> OperatorAction:
-    """Write the action into the operator log, and with it the job that does it where it is about many."""
+def start(
+    request: HttpRequest, verb: Verb, frozen: Criteria, form: ReasonForm, alias: str, nonce: str, newest: int
+) -> OperatorAction:
+    """Write the action into the operator log, and with it the job that does it where it is about many.
+
+    A page that is sent again leads to the row that it wrote, looked for among those after the `newest` it knew.
+    """
     spread = form.spread() if isinstance(form, SpreadForm) else None
     where = bulk.freeze(frozen, run_after=form.options().get("run_after"), **({"spread": spread} if spread else {}))
-    number = None if frozen.ids is None else len(frozen.ids)
-    target = _("jobs that match") if number is None else f"{number} jobs" if number != 1 else f"job {frozen.ids[0]}"  # type: ignore[index]
+    where["nonce"] = nonce
+    job_id = frozen.ids[0] if frozen.ids is not None and len(frozen.ids) == 1 else None
+    if job_id is not None:
+        target = f"job {job_id}"
+    else:
+        target = _("jobs that match") if frozen.ids is None else f"{len(frozen.ids)} jobs"
+    key = f"{SALT}:{nonce}"
     with transaction.atomic(using=alias):
-        action = record(request, verb.name, target, where=where, why=form.cleaned_data["why"], done=0)
-        if number is None:
-            action.runner_id = run_operator_action.using(database=alias).enqueue(action.pk).pk
+        # Nobody sees this row. Of two that write it at once, one waits here until the other's transaction has ended,
+        # and then finds what that one wrote.
+        turn = RunLock(run_id=key, run_id_hash=RunLock.key(key))
+        turn.save(using=alias, force_insert=True)
+        before = OperatorAction.objects.using(alias).filter(pk__gt=newest, where__nonce=nonce).first()
+        turn.delete(using=alias)
+        if before is not None:
+            messages.info(request, _("That page had been sent already: nothing is done twice."))
+            return before
+        why = form.cleaned_data["why"]
+        action = record(request, verb.name, target, job_id=job_id, where=where, why=why, done=0)
+        if _is_for_background(frozen):
+            runner = run_operator_action.using(database=alias, idempotency_key=key)
+            action.runner_id = runner.enqueue(action.pk).pk
         action.finished_at = None
         action.save(using=alias, update_fields=["runner_id", "finished_at"])
     return action

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Value
 from django.db.models.functions import Left, Length
 from django.forms import Media
 from django.http import HttpRequest
@@ -13,7 +13,8 @@ from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
-from gnlqueue.admin.base import QueuePage
+from gnlqueue.admin.base import QueuePage, may
+from gnlqueue.admin.errors import HIDDEN, in_short
 from gnlqueue.models import Job
 from gnlqueue.templatetags.gnlqueue_admin import ago, cut, status_badge, visible
 
@@ -44,7 +45,9 @@ class JobColumns(QueuePage[Job]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         rows = super().get_queryset(request).defer("args", "kwargs", "result", "progress", "options", "last_error")
-        return rows.annotate(error_start=Left("last_error", LONGEST_ERROR), error_size=Length("last_error"))
+        start, size = Left("last_error", LONGEST_ERROR), Length("last_error")
+        shows_texts = Value(may(request, "view_job_payload"))
+        return rows.annotate(error_start=start, error_size=size, shows_texts=shows_texts)
 
     @admin.display(description=_("job"), ordering="id")
     def number(self, job: Job) -> str:
@@ -56,6 +59,9 @@ class JobColumns(QueuePage[Job]):
         start, size = getattr(job, "error_start", None), getattr(job, "error_size", 0)
         if not start:
             return name
+        if not getattr(job, "shows_texts", False):
+            short = in_short(start, whole=False) or "…"
+            return format_html('{}<span class="gql-error" title="{}">{}</span>', name, HIDDEN, visible(short))
         more = "…" if size > len(start) else ""
         return format_html('{}<span class="gql-error">{}{}</span>', name, visible(start), more)
 

@@ -11,11 +11,12 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from gnlqueue.admin import bulk_page, filters
+from gnlqueue.admin.base import may, url
+from gnlqueue.admin.errors import HIDDEN
 from gnlqueue.admin.jobs import JobList
 from gnlqueue.admin.verbs import in_bulk
 from gnlqueue.finding import NO_ERROR, Criteria
@@ -135,6 +136,9 @@ class DeadLetters(JobList):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self.require_view(request)
         groups = None if request.GET or request.method == "POST" else groups_of_dead(alias_of(None))
+        if groups is not None and not may(request, "view_job_payload"):
+            for each in groups.groups:  # their classes are shown anyhow
+                each.sample = str(HIDDEN) if each.sample else ""
         verbs = [verb for verb in in_bulk(request) if JobStatus.DEAD in verb.applies_to]
         context = {"groups": groups, "group_verbs": verbs}
         return super().changelist_view(request, {**context, **(extra_context or {})})
@@ -147,7 +151,7 @@ class DeadLetters(JobList):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         self.require_view(request)
-        return HttpResponseRedirect(reverse("admin:gnlqueue_job_change", args=[object_id]))
+        return HttpResponseRedirect(url(request, "gnlqueue_job_change", object_id))
 
     def get_rangefilter_finished_at_title(self, request: HttpRequest, field_path: str) -> str:
         return _t("time of death")

@@ -15,10 +15,11 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models.functions import Left, Length
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from gnlqueue.admin.why import is_alive
+from gnlqueue.admin import errors
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.effects import effect_key, identity_of_job
@@ -56,6 +57,11 @@ CHOICES = {
     ),
 }
 
+#: What comes of going on where the code no longer asks for the step.
+GO_ON_WITHOUT = gettext_lazy(
+    "Goes on without this step's result; if the code does it under another name, that happens again."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -69,7 +75,7 @@ class Case:
     worker_id: str  #: that had this claim; "" where nobody knows
     worker: WorkerProcess | None
     mismatch: StepNote | None = None
-    got: dict[str, Any] = field(default_factory=dict)
+    got: dict[str, Any] = field(default_factory=dict)  #: empty where the code no longer asks for the step
 
     @property
     def waits(self) -> bool:
@@ -83,8 +89,13 @@ class Case:
         fail = ["fail_job"] if may_fail else []
         if self.mismatch is not None:
             recorded = self.entry.status in {EntryStatus.DONE, EntryStatus.FAILED}
-            return ["go_on", *(["use_recorded"] if recorded else []), *fail]
+            return ["go_on", *(["use_recorded"] if recorded and self.got else []), *fail]
         return ["happened", "not_happened", *fail] if self.waits else []
+
+    def explanation(self, choice: str) -> Promise:
+        """Return what comes of a choice here."""
+        left_out = self.mismatch is not None and not self.got
+        return GO_ON_WITHOUT if left_out and choice == "go_on" else CHOICES[choice][1]
 
     @property
     def seen(self) -> str:
@@ -115,15 +126,13 @@ class Case:
         """What the developer wrote for whoever decides."""
         return str((self.entry.error or {}).get("how_to_check") or "")
 
-    @property
-    def raised(self) -> str:
-        """The error with which the step ended, in one line."""
-        error = self.entry.error or {}
-        return f"{error['classes'][0]}: {error.get('message', '')}" if error.get("classes") else ""
+    def raised(self, *, whole: bool = False) -> str:
+        """Return the error with which the step ended, in one line; `whole` or its class."""
+        return errors.of_step(self.entry.error, whole=whole)
 
     def whereabouts(self) -> tuple[bool, str]:
         """Say whether the first call may still be under way, and in words why."""
-        if self.raised or any(note.lease_token == self.token for note in self.evidence):
+        if self.raised() or any(note.lease_token == self.token for note in self.evidence):
             came_back = _("The function of the step came back, so it does not run any more.")
             may_arrive = _("What it had sent, or a thread that it had started, may still reach the other side.")
             return False, f"{came_back} {may_arrive}"
@@ -134,7 +143,7 @@ class Case:
             ) % {"worker": self.worker_id}
         if self.worker is None:
             return True, _("Nobody knows on which worker it ran: it may still be running.")
-        if is_alive(self.worker, self.now):
+        if self.worker.is_live(self.now):
             return True, _("%(worker)s is alive: the call may still be running there.") % {"worker": self.worker_id}
         return True, _(
             "%(worker)s has not been heard of lately. If it was only stopped or cut off, the call may still be running."

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.dateparse import parse_datetime
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from gnlqueue.admin.base import QueuePage, may, page_context, person, record, require
+from gnlqueue.admin import waiting
+from gnlqueue.admin.base import QueuePage, may, page_context, person, record, require, url
 from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
+from gnlqueue.admin.errors import HIDDEN
 from gnlqueue.admin.job_page import MEDIA, arguments_of, masked_text
 from gnlqueue.admin.timeline import said
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.resolving import resolve
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, PayloadError
-from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepInDoubt, StepNote
+from gnlqueue.models import RunJournalEntry, StepInDoubt, StepNote
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import masked
-
-ON_A_PAGE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """One line of the list: a step, and the job that waits for it, if one does."""
-
-    entry: RunJournalEntry
-    job: Job | None
-    note: StepNote | None = None
-
-    @property
-    def how_to_check(self) -> str:
-        """What the developer wrote for whoever decides."""
-        return str((self.entry.error or {}).get("how_to_check") or "")
 
 
 @admin.register(StepInDoubt)
@@ -66,18 +47,20 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         """Show what waits for a decision."""
         self.require_view(request)
         alias = alias_of(None)
-        after = request.GET.get("after", "")
-        doubtful = in_doubt(after, alias)
-        last = doubtful[ON_A_PAGE - 1].entry if len(doubtful) > ON_A_PAGE else None
+        after, after_job = request.GET.get("after", ""), request.GET.get("after_job", "")
+        nothing = waiting.Page([], "")
+        doubtful = nothing if after_job else waiting.in_doubt(after, alias)
+        mismatches = nothing if after else waiting.mismatches(after_job, alias)
         context = page_context(
             self,
             request,
             _("In doubt"),
             now=read_clock(alias),
-            doubtful=doubtful[:ON_A_PAGE],
-            mismatches=[] if after else mismatches(alias),
-            after=after,
-            next_after=f"{last.started_at.isoformat()},{last.pk}" if last is not None else "",
+            doubtful=doubtful.lines,
+            mismatches=mismatches.lines,
+            is_first=not (after or after_job),
+            next_after=doubtful.next,
+            next_job=mismatches.next,
             media=MEDIA,
             may_decide=may(request, "resolve_runjournalentry"),
         )
@@ -106,9 +89,9 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         answer, reason = form.answer(), form.cleaned_data["reason"]
         try:
             resolve(case.entry.pk, answer, by=person(request), reason=reason, using=alias)
-        except AlreadyResolved as error:
+        except AlreadyResolved:  # whose own text quotes the other's result
             current = case_of(case.entry.pk, alias) or case
-            return self._page(request, current, Decision(current), overtaken=str(error))
+            return self._page(request, current, Decision(current), overtaken=_overtaken(current))
         except PayloadError as error:
             form.add_error("result", str(error))
             return self._page(request, case, form, status=422)
@@ -121,9 +104,11 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             "run": case.entry.run_id,
             "answer": chosen,
         }
+        # Not in one transaction with `resolve`, which has to open the outermost one: it tries again after a deadlock,
+        # and sends its signal once the answer is committed. Its own note, written with the answer, is what counts.
         record(request, "resolve", target, job_id=case.entry.job_id, why=reason)
         messages.success(request, _("Decided: %(what)s.") % {"what": target})
-        return HttpResponseRedirect(reverse("admin:gnlqueue_stepindoubt_changelist"))
+        return HttpResponseRedirect(url(request, "gnlqueue_stepindoubt_changelist"))
 
     def _page(
         self, request: HttpRequest, case: Case, form: Decision, *, overtaken: str = "", status: int = 200
@@ -136,17 +121,21 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             _("Did “%(step)s” happen?") % {"step": case.entry.key}
             if case.mismatch is None
             else _("“%(step)s” does not fit the code") % {"step": case.entry.key},
-            parents=[(reverse("admin:gnlqueue_stepindoubt_changelist"), _("In doubt"))],
+            parents=[(url(request, "gnlqueue_stepindoubt_changelist"), _("In doubt"))],
             case=case,
             form=form if case.waits and may(request, "resolve_runjournalentry") else None,
-            choices=[(name, *CHOICES[name]) for name in case.choices],
+            choices=[(name, CHOICES[name][0], case.explanation(name)) for name in case.choices],
             chosen=form.data.get("choice", "") if form.is_bound else "",
             may_run=may_run,
             whereabouts=whereabouts,
             shows_payload=shows_payload,
             evidence=[(note, _brought(note) if shows_payload else "") for note in case.evidence],
             arguments=arguments_of(case.job) if case.job is not None and shows_payload else (),
-            payload_url=_payload_url(case.job) if shows_payload else "",
+            payload_url=url(request, "gnlqueue_job_payload", case.job.pk)
+            if case.job is not None and shows_payload
+            else "",
+            raised=case.raised(whole=shows_payload),
+            hidden_text=HIDDEN,
             recorded=_recorded(case.entry) if shows_payload else "",
             decided=[(note, said(note.value or "")) for note in case.resolutions],
             errors=status == 422,
@@ -171,42 +160,6 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             "X-Content-Type-Options": "nosniff",
         }
         return HttpResponse(text, content_type="application/json", headers=headers)
-
-
-def in_doubt(after: str, alias: str) -> list[Waiting]:
-    """Return steps in doubt, longest first, one more than a page shows; `after` is where the page before ended."""
-    rows = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT)
-    time, _comma, id = after.partition(",")
-    try:
-        at: datetime | None = parse_datetime(time)
-    except ValueError:
-        at = None
-    if at is not None and at.tzinfo is not None and id.isdecimal():
-        rows = rows.filter(started_at__gte=at).filter(Q(started_at__gt=at) | Q(pk__gt=int(id)))
-    entries = list(rows.defer("result").order_by("started_at", "id")[: ON_A_PAGE + 1])
-    jobs = _jobs([entry.job_id for entry in entries if entry.job_id is not None], alias)
-    return [Waiting(entry, jobs.get(entry.job_id)) for entry in entries]
-
-
-def mismatches(alias: str) -> list[Waiting]:
-    """Return the steps that the code of a blocked job does not fit, oldest job first."""
-    blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(blocked_reason="mismatch")
-    ids = list(blocked.order_by("id").values_list("id", flat=True)[:ON_A_PAGE])
-    jobs = _jobs(ids, alias)
-    notes = StepNote.objects.using(alias).filter(
-        entry__run_id__in=[f"job:{id}" for id in ids], kind=StepNote.Kind.MISMATCH
-    )
-    latest = {note.entry.job_id: note for note in notes.select_related("entry").defer("entry__result").order_by("id")}
-    return [Waiting(latest[id].entry, jobs.get(id), latest[id]) for id in ids if id in latest]
-
-
-def _jobs(ids: Sequence[int], alias: str) -> dict[int | None, Job]:
-    columns = ("id", "task_name", "queue_name", "status", "worker_id", "lease_token")
-    return {job.pk: job for job in Job.objects.using(alias).filter(pk__in=ids).only(*columns)} if ids else {}
-
-
-def _payload_url(job: Job | None) -> str:
-    return "" if job is None else reverse("admin:gnlqueue_job_payload", args=[job.pk])
 
 
 def _recorded(entry: RunJournalEntry) -> str:

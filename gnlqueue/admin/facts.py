@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any, NamedTuple
 
+from gnlqueue.admin import queue_names
 from gnlqueue.admin.base import CappedCount
 from gnlqueue.admin.looks import Count, First, FirstAmong, Question, ask
-from gnlqueue.conf import settings
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, QueueState, RunJournalEntry, WorkerProcess
 from gnlqueue.options import QUEUE_NAME
 from gnlqueue.queue.candidates import ORDER
-from gnlqueue.registry import default_queues
 
 MOST_WORKERS = 500  # that are shown
 MOST_CURRENT_JOBS = 1000
@@ -86,10 +84,9 @@ class Workers:
 
 
 def read_workers(alias: str, now: datetime) -> Workers:
-    """Read who is registered. Without a heartbeat for one lease a worker is silent: its jobs go to others."""
-    oldest = now - timedelta(seconds=settings().LEASE_SECONDS)
+    """Read who is registered. Without a heartbeat for its lease a worker is silent: its jobs go to others."""
     processes = list(WorkerProcess.objects.using(alias).order_by("worker_id")[: MOST_WORKERS + 1])
-    workers = [Worker(each, live=each.heartbeat_at >= oldest) for each in processes[:MOST_WORKERS]]
+    workers = [Worker(each, live=each.is_live(now)) for each in processes[:MOST_WORKERS]]
     in_progress = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).order_by("queue_name", "id")
     jobs = [CurrentJob(*row) for row in in_progress.values_list(*CurrentJob._fields)[:MOST_CURRENT_JOBS]]
     by_id = {worker.process.worker_id: worker for worker in workers}
@@ -138,11 +135,19 @@ class Queue:
         return "running" if self.workers else "unserved"
 
 
-def read_queues(alias: str, now: datetime, workers: Workers) -> list[Queue]:
-    """Read every queue that a task, a worker or an operator names, and every one in which jobs wait or run."""
+class Queues(NamedTuple):
+    """How the queues are, and whether there are more than were looked at."""
+
+    all: list[Queue]
+    cut: bool
+
+
+def read_queues(alias: str, now: datetime, workers: Workers) -> Queues:
+    """Read the queues that a task, a worker or an operator names, and those in which jobs wait or run."""
     paused = dict(QueueState.objects.using(alias).values_list("queue_name", "paused_at"))
-    named = {*default_queues(), *paused, *(name for worker in workers.all for name in worker.queues)}
-    names = sorted({*named, *_find_others(alias, named)})
+    still = [name for name, since in paused.items() if since is not None]
+    served = {name for worker in workers.all for name in worker.queues}
+    names, cut = queue_names.find(alias, still, {*served, *paused})
     scheduled = Job.objects.using(alias).with_status(JobStatus.SCHEDULED).order_by("run_at", "id")
     in_progress = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).order_by("id")
     questions: dict[tuple[str, str], Question] = {}
@@ -158,7 +163,7 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> list[Queue]:
         questions[name, "unknown_task"] = FirstAmong(soon, "task_name", having="unknown_since", among=AMONG)
     answers = ask(alias, questions)
     oldest = _oldest_ready(alias, [name for name in names if answers[name, "ready"]])
-    return [
+    queues = [
         Queue(
             name=name,
             ready=answers[name, "ready"],
@@ -172,36 +177,11 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> list[Queue]:
         )
         for name in names
     ]
+    return Queues(queues, cut)
 
 
 def _ready(alias: str, queue_name: str) -> JobQuerySet:
     return Job.objects.using(alias).with_status(JobStatus.READY).filter(queue_name=queue_name).order_by(*ORDER)
-
-
-def _find_others(alias: str, named: Iterable[str]) -> set[str]:
-    """Return the queues in which jobs wait or run and that nobody names, by looking between the names.
-
-    DISTINCT would read every job that waits. However the database orders names, each lies between two of ours.
-    """
-    found: set[str] = set()
-    bounds: list[str | None] = [None, *sorted(named), None]
-    gaps = {(low, high, status) for low, high in pairwise(bounds) for status in _ACTIVE}
-    while gaps:
-        questions = {gap: First(_between(alias, *gap), "queue_name") for gap in gaps}
-        names = {gap: name for gap, name in ask(alias, questions).items() if name is not None}
-        found.update(names.values())
-        gaps = {(name, high, status) for (_, high, status), name in names.items()}
-    return found
-
-
-_ACTIVE = (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.IN_PROGRESS)
-
-
-def _between(alias: str, low: str | None, high: str | None, status: JobStatus) -> JobQuerySet:
-    rows = Job.objects.using(alias).with_status(status).order_by("queue_name")
-    if low is not None:
-        rows = rows.filter(queue_name__gt=low)
-    return rows if high is None else rows.filter(queue_name__lt=high)
 
 
 def _oldest_ready(alias: str, queue_names: Sequence[str]) -> dict[str, datetime]:

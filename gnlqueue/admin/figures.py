@@ -127,7 +127,7 @@ def read(alias: str, window: Window, now: datetime) -> Figures:
     tasks: dict[str, Total] = defaultdict(Total)
     rows = TaskMinute.objects.using(alias).filter(minute__gte=first)
     columns = rows.values_list("minute", "queue_name", "task_name", "succeeded", "failed", "waits", "runs")
-    for minute, queue_name, task_name, succeeded, failed, waits, runs in columns.iterator(chunk_size=2000):
+    for minute, queue_name, task_name, succeeded, failed, waits, runs in columns:
         slot = slots[min((minute - first) // window.slot, count - 1)]  # what another clock calls the future is now
         for total in (slot, queues[queue_name], tasks[task_name]):
             total.succeeded += succeeded

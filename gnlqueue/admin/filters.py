@@ -172,4 +172,4 @@ class TimeRangeFilter(DateTimeRangeFilter):  # type: ignore[misc]  # it has no t
         if not self.form.is_valid():
             return {}
         ends = (self.form.cleaned_data.get(name) for name in (self.lookup_kwarg_gte, self.lookup_kwarg_lte))
-        return {self.field_path.removesuffix("_at"): Span(*ends)}
+        return {self.field_path.removesuffix("_at"): Span.between(*ends)}

@@ -16,11 +16,10 @@ from django.db.models.functions import Left, Length
 from django.forms import Media
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from gnlqueue.admin import base, timeline, verbs, waterfall, why
-from gnlqueue.admin.base import may, page_context
+from gnlqueue.admin import base, errors, job_facts, timeline, verbs, waterfall, why
+from gnlqueue.admin.base import may, page_context, url
 from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.resolving import mismatched_entry
@@ -43,7 +42,7 @@ LONGEST = 400  # characters of a value; more is a download
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step in the table: its row, how long it took, where it ran, and how its result begins."""
+    """One step in the table: its row, how long it took, where it ran, how its result begins, or what it raised."""
 
     entry: RunJournalEntry
     span: waterfall.Span
@@ -51,12 +50,7 @@ class Step:
     worker_id: str
     result: str
     size: int  #: characters of the whole result where it is cut, else 0
-
-    @property
-    def error(self) -> str:
-        """What it raised, in one line."""
-        error = self.entry.error or {}
-        return f"{error['classes'][0]}: {error.get('message', '')}" if error.get("classes") else ""
+    error: str  #: what it raised, in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +66,13 @@ def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse
     alias = alias_of(None)
     now = read_clock(alias)
     entries = steps_of(job, request.GET.get("steps_before", ""), alias)
-    history = _history(job, entries, alias)
     shows_payload = may(request, "view_job_payload")
+    history = _history(job, entries, alias, shows_texts=shows_payload)
     steps = list(_steps(history, shows_payload=shows_payload))
     beginnings = history.beginnings()
     last = steps[-1].entry if steps and "steps_before" not in request.GET else None
     mismatch = mismatched_entry(job) if job.blocked_reason == "mismatch" else None
-    reasons = why.reasons(why.facts_of(job, now, mismatch=mismatch, last=last, alias=alias))
+    reasons = why.reasons(job_facts.facts_of(request, job, now, mismatch=mismatch, last=last, alias=alias))
     context = page_context(
         admin,
         request,
@@ -93,7 +87,7 @@ def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse
         result=shown(masked(job.result)) if shows_payload and job.status == JobStatus.DONE else "",
         progress=shown(masked(job.progress)) if shows_payload and job.progress is not None else "",
         made=[action.where["new_job"] for action in history.actions if action.where and "new_job" in action.where],
-        payload_url=reverse("admin:gnlqueue_job_payload", args=[job.pk]) if shows_payload else "",
+        payload_url=url(request, "gnlqueue_job_payload", job.pk) if shows_payload else "",
         options=shown(job.options) if job.options else "",
         events=list(with_pauses(timeline.timeline(history))),
         claims_without_trace=history.claims_without_trace(),
@@ -120,7 +114,7 @@ def _with_beginnings(rows: QuerySet[RunJournalEntry]) -> QuerySet[RunJournalEntr
     return rows.defer("result").annotate(result_start=Left("result", LONGEST), result_size=Length("result"))
 
 
-def _history(job: Job, latest: Sequence[RunJournalEntry], alias: str) -> timeline.History:
+def _history(job: Job, latest: Sequence[RunJournalEntry], alias: str, *, shows_texts: bool) -> timeline.History:
     entries = latest[-MOST_STEPS:]
     attempts = JobAttempt.objects.using(alias).filter(job_id=job.pk).order_by("-id")[:MOST_ATTEMPTS]
     notes: Iterable[StepNote] = ()
@@ -131,7 +125,9 @@ def _history(job: Job, latest: Sequence[RunJournalEntry], alias: str) -> timelin
             note.entry = by_entry[note.entry_id]
     actions = OperatorAction.objects.using(alias).filter(job_id=job.pk).order_by("-id")[:MOST_ACTIONS]
     is_whole = len(attempts) < MOST_ATTEMPTS and len(latest) <= MOST_STEPS
-    return timeline.History(job, list(reversed(attempts)), entries, list(notes), list(actions), is_whole)
+    return timeline.History(
+        job, list(reversed(attempts)), entries, list(notes), list(actions), is_whole, shows_texts=shows_texts
+    )
 
 
 def _steps(history: timeline.History, *, shows_payload: bool) -> Iterable[Step]:
@@ -146,7 +142,8 @@ def _steps(history: timeline.History, *, shows_payload: bool) -> Iterable[Step]:
         is_whole = size <= len(beginning)
         result = masked_text(beginning, is_whole=is_whole) if shows_payload else ""
         size = size if shows_payload and not is_whole else 0
-        yield Step(entry, span, token, workers.get(token, ""), result, size)
+        error = errors.of_step(entry.error, whole=shows_payload)
+        yield Step(entry, span, token, workers.get(token, ""), result, size, error)
 
 
 def masked_text(text: str, *, is_whole: bool) -> str:

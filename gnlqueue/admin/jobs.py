@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from gnlqueue.admin import bulk_page, filters, job_page, payload, search, verb_page
+from gnlqueue.admin.base import url
 from gnlqueue.admin.changelist import JobChangeList
 from gnlqueue.admin.columns import JobColumns
 from gnlqueue.admin.verbs import VERBS
@@ -104,7 +105,7 @@ class JobAdmin(JobList):
         return self._gone(request, str(object_id)) if job is None else verb_page.view(self, request, job, verb)
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
-        self.require_view(request)
+        # Who may see only dead jobs may act on them: the page asks once it knows which jobs are meant.
         return bulk_page.view(self, request)
 
     def payload_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
@@ -114,4 +115,4 @@ class JobAdmin(JobList):
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("There is no job %(id)s: it never was, or it has been pruned.") % {"id": object_id}
         self.message_user(request, text, "WARNING")
-        return HttpResponseRedirect(reverse("admin:gnlqueue_job_changelist"))
+        return HttpResponseRedirect(url(request, "gnlqueue_job_changelist"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.forms import Media
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -16,30 +16,20 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from gnlqueue.admin.base import QueuePage, may
+from gnlqueue.admin.base import QueuePage, may, url
 from gnlqueue.admin.changelist import KeysetChangeList
 from gnlqueue.admin.columns import LISTS
-from gnlqueue.admin.verbs import VERBS
+from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
 from gnlqueue.admin.words import of_action
 from gnlqueue.finding import Plan
-from gnlqueue.models import OperatorAction
+from gnlqueue.models import Job, JobStatus, OperatorAction
 from gnlqueue.queue.transactions import alias_of
+from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, cut, number, visible
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
     from django.utils.functional import _StrOrPromise
-
-OTHER_VERBS: dict[str, _StrOrPromise] = {
-    "pause": _("Pause queue"),
-    "resume": _("Resume queue"),
-    "resolve": _("Decide about a step"),
-}
-
-
-def label_of(verb: str) -> _StrOrPromise:
-    """Return what a verb of the log is called."""
-    return VERBS[verb].label if verb in VERBS else OTHER_VERBS.get(verb) or visible(verb)
 
 
 class VerbFilter(admin.SimpleListFilter):
@@ -80,8 +70,13 @@ class ActionChangeList(KeysetChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         may_see_payload = may(request, "view_job_payload")
+        runners = [each.runner_id for each in self.result_list if each.finished_at is None and each.runner_id]
+        jobs = Job.objects.using(alias_of(None)).filter(pk__in=runners).values_list("pk", "status")
+        statuses = dict(jobs) if runners else {}
         for action in self.result_list:
             action.words = of_action(action.where, may_see_payload=may_see_payload)
+            action.runner_status = statuses.get(action.runner_id)
+            action.job_url = partial(url, request, "gnlqueue_job_change")
 
 
 @admin.register(OperatorAction)
@@ -113,7 +108,7 @@ class OperatorLog(QueuePage[OperatorAction]):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         self.require_view(request)
-        return HttpResponseRedirect(reverse("admin:gnlqueue_operatoraction_changelist"))
+        return HttpResponseRedirect(url(request, "gnlqueue_operatoraction_changelist"))
 
     @admin.display(description=_("who"))
     def who(self, action: OperatorAction) -> SafeString:
@@ -124,9 +119,9 @@ class OperatorLog(QueuePage[OperatorAction]):
         name = '<span class="gql-name">{}</span>{}'
         if action.job_id is None:
             return format_html(name, label_of(action.verb), cut(action.target, 100))
-        link = _job_link(action.job_id)
+        link = _job_link(action, action.job_id)
         made = action.where.get("new_job") if isinstance(action.where, dict) else None
-        jobs = link if made is None else format_html("{} → {}", link, _job_link(made))
+        jobs = link if made is None else format_html("{} → {}", link, _job_link(action, made))
         return format_html(name, label_of(action.verb), jobs)
 
     @admin.display(description=_("how many"))
@@ -152,9 +147,16 @@ def _state(action: OperatorAction) -> str | SafeString:
         return _t("finished") if action.runner_id is not None else ""
     if action.runner_id is None:
         return _t("interrupted")
-    return format_html("{} ({})", _t("under way"), _job_link(action.runner_id))
+    link, status = _job_link(action, action.runner_id), action.runner_status  # type: ignore[attr-defined]
+    if status is None:
+        return format_html(_t("stopped: {} is gone"), link)
+    if status in (JobStatus.DEAD, JobStatus.CANCELLED):
+        return format_html(_t("stopped: {} is {}"), link, STATUSES[status][0])
+    if status == JobStatus.DONE:  # between the two looks
+        return _t("finished")
+    return format_html("{} ({})", _t("under way"), link)
 
 
-def _job_link(id: int) -> SafeString:
-    url = reverse("admin:gnlqueue_job_change", args=[id])
-    return format_html('<a href="{}">{}</a>', url, visible(_t("job %(id)s") % {"id": id}))
+def _job_link(action: OperatorAction, id: int) -> SafeString:
+    address = action.job_url(id)  # type: ignore[attr-defined]  # as the list gives it to each of its rows
+    return format_html('<a href="{}">{}</a>', address, visible(_t("job %(id)s") % {"id": id}))

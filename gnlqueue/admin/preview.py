@@ -6,16 +6,31 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from django.db.models import CharField, OuterRef, Subquery, Value
+from django.db.models.functions import Cast, Concat
+
 from gnlqueue.admin.base import CappedCount
 from gnlqueue.admin.verb_page import recorded_steps
 from gnlqueue.admin.verbs import Verb
 from gnlqueue.dialects import read_clock
 from gnlqueue.finding import Criteria, look, plans_for
-from gnlqueue.models import Job
+from gnlqueue.models import EntryStatus, Job, RunJournalEntry
+from gnlqueue.tasks import run_operator_action
 
 CAP = 10_000  # jobs that are counted
 LOOKED_AT = 1_000  # jobs whose tasks, ages and steps are told
 SAMPLES = 5
+
+#: Whether a job has recorded a step that will not run again. Not Exists: PostgreSQL may hash its answers, for which it
+#: reads the whole journal.
+HAS_STEPS = Subquery(
+    RunJournalEntry.objects.filter(
+        run_id=Concat(Value("job:"), Cast(OuterRef("pk"), CharField()), output_field=CharField()),
+        status=EntryStatus.DONE,
+    )
+    .exclude(kind__in=["sleep", "now"])
+    .values("pk")[:1]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +58,42 @@ def freeze(verb: Verb, criteria: Criteria, alias: str) -> Criteria:
     applies = {str(status) for status in verb.applies_to}
     statuses = applies & set(criteria.statuses) if criteria.statuses else applies
     newest = Job.objects.using(alias).order_by("-id").values_list("id", flat=True).first()
+    is_asked_for = any(each is not None for each in (criteria.ids, criteria.key, criteria.task_name))
     return replace(
         criteria,
         # None that the verb applies to: nothing is found.
         **({"statuses": tuple(sorted(statuses))} if statuses else {"statuses": (), "ids": ()}),
         last_id=newest or 0,
         as_of=read_clock(alias),
+        # "All that match" does not mean what carries out such a wish, which would end half done.
+        without_task=None if is_asked_for else run_operator_action.name,
     )
 
 
 def preview_of(frozen: Criteria, alias: str) -> Preview:
     """Return how many jobs there are, counted up to `CAP`, and what the first of them are."""
     ids: list[int] = []
+    met: set[int] = set()
     more = False
     for plan in plans_for(frozen, alias):
         page = look(plan, CAP + 1 - len(ids))
-        ids += page.ids
+        ids += [id for id in page.ids if id not in met]  # it may have moved on between two looks
+        met.update(page.ids)
         more = more or page.next is not None
         if len(ids) > CAP:
             break
     first = ids[:LOOKED_AT]
-    rows = Job.objects.using(alias).filter(pk__in=first).values_list("task_name", "enqueued_at")
+    rows = Job.objects.using(alias).filter(pk__in=first).annotate(recorded=HAS_STEPS)
     tasks: Counter[str] = Counter()
     times: list[datetime] = []
-    for task_name, enqueued_at in rows:
+    with_steps: list[int] = []
+    for id, task_name, enqueued_at, recorded in rows.values_list("id", "task_name", "enqueued_at", "recorded"):
         tasks[task_name] += 1
         times.append(enqueued_at)
+        if recorded:
+            with_steps.append(id)
     samples = Job.objects.using(alias).only("id", "task_name", "status", "queue_name", "enqueued_at")
-    steps = recorded_steps(first, LOOKED_AT) if first else []
+    steps = recorded_steps(with_steps[:SAMPLES], SAMPLES) if with_steps else []
     return Preview(
         ids=ids[:CAP],
         count=CappedCount(min(len(ids), CAP), more or len(ids) > CAP),
@@ -78,7 +101,7 @@ def preview_of(frozen: Criteria, alias: str) -> Preview:
         oldest=min(times, default=None),
         newest=max(times, default=None),
         samples=list(samples.filter(pk__in=first[:SAMPLES]).order_by("-pk")) if first else [],
-        jobs_with_steps=len({run_id for run_id, _key in steps}),
+        jobs_with_steps=len(with_steps),
         steps=[(run_id.removeprefix("job:"), key) for run_id, key in steps[:SAMPLES]],
         looked_at=len(first),
     )

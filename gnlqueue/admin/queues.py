@@ -6,18 +6,19 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import SuspiciousOperation
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from gnlqueue import queue
 from gnlqueue.admin import facts
-from gnlqueue.admin.base import QueuePage, may, record, require
+from gnlqueue.admin.base import QueuePage, may, record, require, url
 from gnlqueue.dialects import read_clock
 from gnlqueue.exceptions import InvalidTask
 from gnlqueue.models import QueueState
 from gnlqueue.options import check_queue_name
-from gnlqueue.queue.transactions import alias_of
+from gnlqueue.queue.transactions import alias_of, retried
 
 
 @admin.register(QueueState)
@@ -39,12 +40,14 @@ class QueueAdmin(QueuePage[QueueState]):
         alias = alias_of(None)
         now = read_clock(alias)
         workers = facts.read_workers(alias, now)
+        queues = facts.read_queues(alias, now, workers)
         return self.show(
             request,
             "gnlqueue/admin/queues.html",
             _("Queues"),
             now=now,
-            queues=facts.read_queues(alias, now, workers),
+            queues=queues.all,
+            more_queues=queues.cut,
             workers=workers,
             may_pause=may(request, "pause_queuestate"),
             **(extra_context or {}),
@@ -66,12 +69,18 @@ class QueueAdmin(QueuePage[QueueState]):
             name = check_queue_name(request.POST.get("queue_name", ""))
         except InvalidTask as error:
             raise SuspiciousOperation(str(error)) from None
+        alias = alias_of(None)
+
+        def write() -> None:
+            # With its line in the log, or not at all.
+            with transaction.atomic(using=alias):
+                (queue.pause if verb == "pause" else queue.resume)(name, using=alias)
+                record(request, verb, f"queue {name}")
+
+        retried(alias, write)
         if verb == "pause":
-            queue.pause(name, using=alias_of(None))
             said = _("The queue %(queue)s is paused: nothing more is claimed from it, and what runs goes on.")
         else:
-            queue.resume(name, using=alias_of(None))
             said = _("The queue %(queue)s goes on.")
-        record(request, verb, f"queue {name}")
         messages.success(request, said % {"queue": name})
-        return HttpResponseRedirect(reverse("admin:gnlqueue_queuestate_changelist", current_app=self.admin_site.name))
+        return HttpResponseRedirect(url(request, "gnlqueue_queuestate_changelist"))

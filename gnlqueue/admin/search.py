@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from gnlqueue.conf import settings
-from gnlqueue.finding import NO_ERROR, Argument
+from gnlqueue.finding import LARGEST, NO_ERROR, Argument
 from gnlqueue.models import JobAttempt
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ _WORD = re.compile(r'(?:(?P<name>task|error|worker|key|id|arg\.[^\W\d]\w*):)?(?P
 
 #: Failed attempts from whose classes one chooses: a list of all classes would read the whole table.
 RECENT_ATTEMPTS = 1_000
-
-LARGEST_ID = 2**63 - 1
 
 
 class Found(NamedTuple):
@@ -54,7 +53,7 @@ def parse(text: str, alias: str, *, may_see_payload: bool) -> Found:
         elif name == "key":
             criteria["key"] = value
         elif name in ("id", "") and value.isascii() and value.isdigit():
-            ids = (int(value),) if int(value) <= LARGEST_ID else ()
+            ids = (int(value),) if int(value) <= LARGEST else ()
             criteria["ids"] = (*criteria.get("ids", ()), *ids)
         elif "task_contains" in criteria:
             notes.append(_("“%(word)s” is left out: a task's name is one word.") % {"word": value})
@@ -89,9 +88,9 @@ def _scalar(text: str) -> Any:
     """Return `5`, `true`, `null` as what they are in JSON, and everything else as text."""
     try:
         value = json.loads(text, parse_constant=lambda constant: text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
-    fits = not isinstance(value, int) or abs(value) <= LARGEST_ID
+    fits = math.isfinite(value) if isinstance(value, float) else not isinstance(value, int) or abs(value) <= LARGEST
     return value if fits and not isinstance(value, dict | list) else text
 
 

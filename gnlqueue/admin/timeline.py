@@ -14,6 +14,8 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from gnlqueue.admin.errors import HIDDEN, in_short
+from gnlqueue.admin.verbs import label_of
 from gnlqueue.durable.entries import NOW, SLEEP
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
 
@@ -58,6 +60,7 @@ class History:
     notes: Sequence[StepNote]
     actions: Sequence[OperatorAction]
     is_whole: bool = True  #: whether no older attempts or steps were left out
+    shows_texts: bool = True  #: whether the texts of errors may be seen
 
     def beginnings(self) -> dict[int, datetime]:
         """Return when the claims began that are known, by lease token, in order."""
@@ -92,7 +95,7 @@ def timeline(history: History) -> list[Event]:
         *_notes(history.notes),
         *_actions(history.actions),
         *_requests(history.job),
-        *_end(history.job),
+        *_end(history),
     ]
     return sorted(events, key=lambda event: event.at)
 
@@ -129,7 +132,7 @@ def _attempts(history: History) -> Iterator[Event]:
             ended = attempt.ended_at
             if latest and job.finished_at is not None:  # written one statement before the attempt's row
                 ended = min(ended, job.finished_at)
-            yield _failure(attempt, ended)
+            yield _failure(attempt, ended, shows_texts=history.shows_texts)
         previous = worker or previous
 
 
@@ -144,13 +147,20 @@ def _did(entries: Iterable[RunJournalEntry]) -> list[str]:
     return [ngettext("its step: %(steps)s", "its steps: %(steps)s", len(keys)) % {"steps": shown}]
 
 
-def _failure(attempt: JobAttempt, at: datetime) -> Event:
+def _failure(attempt: JobAttempt, at: datetime, *, shows_texts: bool) -> Event:
     number = {"number": attempt.number}
     if attempt.exception_class:
         title = _("Attempt %(number)s failed: %(error)s") % {**number, "error": attempt.exception_class}
+        if not shows_texts:
+            return Event(at, "failed", title, [str(HIDDEN)], attempt.worker_id)
         return Event(at, "failed", title, (), attempt.worker_id, folded_title=_("Traceback"), folded=attempt.error)
     title = _("Attempt %(number)s failed") % number
-    return Event(at, "failed", title, [attempt.error], attempt.worker_id)
+    return Event(at, "failed", title, _error(attempt.error, shows_texts=shows_texts), attempt.worker_id)
+
+
+def _error(text: str, *, shows_texts: bool) -> list[str]:
+    seen = in_short(text, whole=shows_texts)
+    return [seen] if seen == text else [*filter(None, [seen]), str(HIDDEN)]
 
 
 def _steps(entries: Iterable[RunJournalEntry]) -> Iterator[Event]:
@@ -181,7 +191,7 @@ def _actions(actions: Iterable[OperatorAction]) -> Iterator[Event]:
     for action in actions:
         if action.verb == "resolve":  # its note says more
             continue
-        title = _("%(by)s: %(verb)s %(target)s") % {"by": action.by, "verb": action.verb, "target": action.target}
+        title = _("%(by)s: %(verb)s") % {"by": action.by, "verb": label_of(action.verb)}
         yield Event(action.at, "person", title, [action.why] if action.why else [])
 
 
@@ -192,7 +202,8 @@ def _requests(job: Job) -> Iterator[Event]:
         yield Event(job.unknown_since, "lost", _("A worker did not know its task, and gave it back"))
 
 
-def _end(job: Job) -> Iterator[Event]:
+def _end(history: History) -> Iterator[Event]:
+    job = history.job
     if job.finished_at is None:
         return
     if job.status == JobStatus.DONE:
@@ -200,7 +211,8 @@ def _end(job: Job) -> Iterator[Event]:
     elif job.status == JobStatus.CANCELLED:
         yield Event(job.finished_at, "cancelled", _("Cancelled"))
     elif job.status == JobStatus.DEAD:
-        yield Event(job.finished_at, "dead", _("Dead"), [job.last_error] if job.last_error else [])
+        details = _error(job.last_error, shows_texts=history.shows_texts) if job.last_error else []
+        yield Event(job.finished_at, "dead", _("Dead"), details)
 
 
 def _of(job: Job) -> dict[str, object]:

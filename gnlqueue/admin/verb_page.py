@@ -9,14 +9,13 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from gnlqueue import queue
-from gnlqueue.admin.base import MEDIA, may, page_context, record
+from gnlqueue.admin.base import MEDIA, may, page_context, record, url
 from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.forms import ArgumentsForm, ReasonForm, RescheduleForm
 from gnlqueue.admin.verbs import VERBS, Verb
@@ -25,6 +24,7 @@ from gnlqueue.exceptions import GnlqueueError, JobNotFound
 from gnlqueue.models import EntryStatus, Job, RunJournalEntry
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.registry import find_task
+from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import visible
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job, name: str) -> Ht
         raise Http404
     if not verb.is_allowed(request):
         raise PermissionDenied
-    back = back_to(request) or reverse("admin:gnlqueue_job_change", args=[job.pk])
+    back = back_to(request) or url(request, "gnlqueue_job_change", job.pk)
     if job.status not in verb.applies_to:
         messages.warning(request, _refusal(verb, job))
         return HttpResponseRedirect(back)
@@ -52,8 +52,8 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job, name: str) -> Ht
         request,
         _("%(verb)s: job %(id)s") % {"verb": verb.label, "id": job.pk},
         parents=[
-            (reverse("admin:gnlqueue_job_changelist"), capfirst(admin.opts.verbose_name_plural)),
-            (reverse("admin:gnlqueue_job_change", args=[job.pk]), str(job.pk)),
+            (url(request, "gnlqueue_job_changelist"), capfirst(admin.opts.verbose_name_plural)),
+            (url(request, "gnlqueue_job_change", job.pk), str(job.pk)),
         ],
         verb=verb,
         job=job,
@@ -106,18 +106,18 @@ def _do(request: HttpRequest, verb: Verb, job: Job, form: ReasonForm, back: str)
         changed = retried(alias, write)
     except JobNotFound as error:
         messages.warning(request, str(error))
-        return HttpResponseRedirect(reverse("admin:gnlqueue_job_changelist"))
+        return HttpResponseRedirect(url(request, "gnlqueue_job_changelist"))
     except GnlqueueError as error:  # somebody, or a worker, was faster
         messages.warning(request, visible(error))
         return HttpResponseRedirect(back)
-    messages.success(request, _done(verb, job, changed))
+    messages.success(request, _done(request, verb, job, changed))
     return HttpResponseRedirect(back)
 
 
-def _done(verb: Verb, job: Job, changed: Job) -> str:
+def _done(request: HttpRequest, verb: Verb, job: Job, changed: Job) -> str:
     if verb.name == "enqueue_again":
-        url = reverse("admin:gnlqueue_job_change", args=[changed.pk])
-        link = format_html('<a href="{}">{}</a>', url, _("job %(id)s") % {"id": changed.pk})
+        address = url(request, "gnlqueue_job_change", changed.pk)
+        link = format_html('<a href="{}">{}</a>', address, _("job %(id)s") % {"id": changed.pk})
         return format_html(_("Enqueued again as {}; job {} stays as it is."), link, job.pk)
     if verb.name == "cancel" and changed.status != Job.Status.CANCELLED:
         return _("Job %(id)s is asked to stop: it ends at its next step.") % {"id": job.pk}
@@ -134,11 +134,11 @@ def _refusal(verb: Verb, job: Job) -> str:
     return _("“%(verb)s” does not apply: job %(id)s is %(status)s now.") % {
         "verb": verb.label,
         "id": job.pk,
-        "status": job.get_status_display(),
+        "status": STATUSES[job.status][0] if job.status in STATUSES else visible(job.status),
     }
 
 
 def back_to(request: HttpRequest) -> str:
     """Return the page one came from, where it is one of this site."""
-    url = request.POST.get("next") or request.GET.get("next") or ""
-    return url if url_has_allowed_host_and_scheme(url, allowed_hosts=None) else ""
+    address = request.POST.get("next") or request.GET.get("next") or ""
+    return address if url_has_allowed_host_and_scheme(address, allowed_hosts=None) else ""

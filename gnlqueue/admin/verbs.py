@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from gnlqueue.admin.base import url
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue.operating import CANCELLABLE, RETRYABLE, WAITING
+from gnlqueue.templatetags.gnlqueue_admin import visible
 
 if TYPE_CHECKING:
+    from django.utils.functional import _StrOrPromise
     from django.utils.functional import _StrPromise as Text
 
 
@@ -90,6 +92,19 @@ VERBS: dict[str, Verb] = {
 }
 
 
+#: What else people do here, by the name that the operator log gives it.
+OTHER_VERBS: dict[str, Text] = {
+    "pause": _("Pause queue"),
+    "resume": _("Resume queue"),
+    "resolve": _("Decide about a step"),
+}
+
+
+def label_of(verb: str) -> _StrOrPromise:
+    """Return what a verb of the operator log is called."""
+    return VERBS[verb].label if verb in VERBS else OTHER_VERBS.get(verb) or visible(verb)
+
+
 class Button(NamedTuple):
     """A verb that is offered for a job. With `asks`, `url` is a page to open; without, one may POST to it at once."""
 
@@ -104,15 +119,15 @@ class Button(NamedTuple):
 def buttons(request: HttpRequest, job: Job) -> list[Button]:
     """Return what the person who asks may do to the job as it stands."""
     return [
-        Button(verb, verb.name, verb.label, url_of(verb, job.pk), verb.asks, verb.explanation)
+        Button(verb, verb.name, verb.label, url_of(request, verb, job.pk), verb.asks, verb.explanation)
         for verb in VERBS.values()
         if job.status in verb.applies_to and verb.is_allowed(request)
     ]
 
 
-def url_of(verb: Verb, job_id: int) -> str:
+def url_of(request: HttpRequest, verb: Verb, job_id: int) -> str:
     """Return the address of a verb for one job: GET asks, POST does it."""
-    return reverse("admin:gnlqueue_job_verb", args=[job_id, verb.name])
+    return url(request, "gnlqueue_job_verb", job_id, verb.name)
 
 
 def in_bulk(request: HttpRequest) -> list[Verb]:

@@ -1,27 +1,23 @@
-"""Why a job isn't running, in words, from facts; and what to do about it.
-
-The facts are a few short reads. The place in the queue is looked for among the next thousand jobs, in the order in
-which they are claimed: the claim's own index.
-"""
+"""Why a job isn't running, in words, from facts; and what to do about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from gnlqueue.admin import job_facts
+from gnlqueue.admin.base import url
+from gnlqueue.admin.job_facts import Facts
 from gnlqueue.conf import settings
-from gnlqueue.durable.entries import SLEEP
-from gnlqueue.models import EntryStatus, Job, JobStatus, QueueState, RunJournalEntry, WorkerProcess
+from gnlqueue.models import EntryStatus, JobStatus, RunJournalEntry
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.registry import find_task
+from gnlqueue.templatetags.gnlqueue_admin import number
 
-FARTHEST = 1000  # jobs before this one that are counted
-MOST_WORKERS = 500  # rows that are read
 SUSPECT = 2  # crashes in a row after which a job is claimed alone
 
 
@@ -35,68 +31,6 @@ class Reason:
     url: str = ""
     link: str = ""
     at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What was read, beside the job itself."""
-
-    now: datetime
-    job: Job
-    entries: Sequence[RunJournalEntry] = ()  #: those that are open: started or in doubt
-    mismatch: RunJournalEntry | None = None
-    paused_at: datetime | None = None
-    workers: Sequence[WorkerProcess] = ()
-    before: int | None = None  #: jobs that are claimed first; `None`: more than were counted
-    more_urgent: int = 0  #: those of them with a higher priority
-    sleeping: RunJournalEntry | None = None
-
-    @property
-    def alive(self) -> list[WorkerProcess]:
-        """The workers that have been heard of within a lease."""
-        return [worker for worker in self.workers if is_alive(worker, self.now)]
-
-    @property
-    def serving(self) -> list[WorkerProcess]:
-        """Those of them that serve the job's queue."""
-        return [worker for worker in self.alive if self.job.queue_name in (worker.queues or [])]
-
-    def holder(self) -> WorkerProcess | None:
-        """The row of the worker that had the job last."""
-        return next((worker for worker in self.workers if worker.worker_id == self.job.worker_id), None)
-
-
-def is_alive(worker: WorkerProcess, now: datetime) -> bool:
-    """Tell whether a worker has been heard of lately: its heartbeat comes three times in a lease."""
-    return now - worker.heartbeat_at <= timedelta(seconds=settings().LEASE_SECONDS)
-
-
-def facts_of(
-    job: Job, now: datetime, *, mismatch: RunJournalEntry | None, last: RunJournalEntry | None, alias: str
-) -> Facts:
-    """Read what the answer needs; for a finished job nothing. `last` is the newest entry of the job's journal."""
-    if job.status in {JobStatus.DONE, JobStatus.CANCELLED}:
-        return Facts(now, job)
-    open_ones = RunJournalEntry.objects.using(alias).filter(
-        run_id=job.run_id, status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED]
-    )
-    entries = list(open_ones.defer("result").order_by("position", "id")[:20])
-    if job.status in {JobStatus.DEAD, JobStatus.BLOCKED}:
-        return Facts(now, job, entries, mismatch)
-    paused = QueueState.objects.using(alias).filter(pk=job.queue_name).values_list("paused_at", flat=True).first()
-    workers = list(WorkerProcess.objects.using(alias).order_by("-heartbeat_at")[:MOST_WORKERS])
-    before, more_urgent = _place(job, alias) if job.status == JobStatus.READY else (0, 0)
-    sleeping = last if last is not None and last.kind == SLEEP and job.status == JobStatus.SCHEDULED else None
-    return Facts(now, job, entries, None, paused, workers, before, more_urgent, sleeping)
-
-
-def _place(job: Job, alias: str) -> tuple[int | None, int]:
-    ready = Job.objects.using(alias).with_status(JobStatus.READY).filter(queue_name=job.queue_name)
-    first = ready.order_by("-priority", "run_at", "id").values_list("id", "priority")[: FARTHEST + 1]
-    ids = list(first)
-    more_urgent = sum(priority > job.priority for _id, priority in ids)
-    place = next((place for place, (id, _priority) in enumerate(ids) if id == job.pk), None)
-    return place, more_urgent
 
 
 def reasons(facts: Facts) -> list[Reason]:
@@ -146,13 +80,13 @@ def _ready(facts: Facts) -> Iterator[Reason]:
     if facts.before is None:
         yield Reason(
             _("More than %(n)s jobs of its queue come first, %(urgent)s of them with a higher priority.")
-            % {"n": f"{FARTHEST:,}", "urgent": f"{facts.more_urgent:,}"},
+            % {"n": number(job_facts.FARTHEST), "urgent": number(facts.more_urgent)},
             _("More workers, or slots, work them off sooner."),
         )
     elif facts.before:
         text = ngettext("%(n)s job of its queue comes first", "%(n)s jobs of its queue come first", facts.before)
-        urgent = _("%(urgent)s of them with a higher priority") % {"urgent": f"{facts.more_urgent:,}"}
-        text = text % {"n": f"{facts.before:,}"} + (f", {urgent}." if facts.more_urgent else ".")
+        urgent = _("%(urgent)s of them with a higher priority") % {"urgent": number(facts.more_urgent)}
+        text = text % {"n": number(facts.before)} + (f", {urgent}." if facts.more_urgent else ".")
         yield Reason(text, _("More workers, or slots, work them off sooner."))
     elif not stuck and job.crashes < SUSPECT:
         yield Reason(_("It is the next of its queue: a worker with a free slot takes it at its next look."))
@@ -168,7 +102,7 @@ def _in_progress(facts: Facts) -> Iterator[Reason]:
             at=expires,
         )
         yield from _queue(facts)
-    elif holder is not None and not is_alive(holder, facts.now):
+    elif holder is not None and not holder.is_live(facts.now):
         yield Reason(
             _("%(worker)s has it, but has not been heard of lately.") % {"worker": job.worker_id},
             _("When its lease runs out, another worker takes it back."),
@@ -190,7 +124,7 @@ def _blocked(facts: Facts) -> Iterator[Reason]:
             _("The code does not fit what its journal recorded at “%(step)s”.") % {"step": facts.mismatch.key},
             _("Only a person can say how it goes on."),
             f"python manage.py gnlqueue resolve {facts.mismatch.pk} --go-on --reason …",
-            decision_url(facts.mismatch),
+            _decision_url(facts, facts.mismatch),
             _("Decide"),
         )
     for entry in facts.entries:
@@ -199,7 +133,7 @@ def _blocked(facts: Facts) -> Iterator[Reason]:
                 _("Nobody knows whether its step “%(step)s” happened.") % {"step": entry.key},
                 _("Find out, and say so: until then it waits, and no attempt counts."),
                 f"python manage.py gnlqueue resolve {entry.pk} --happened JSON --reason …",
-                decision_url(entry),
+                _decision_url(facts, entry),
                 _("Decide"),
                 entry.finished_at,
             )
@@ -222,7 +156,7 @@ def _dead(facts: Facts) -> Iterator[Reason]:
     for entry in facts.entries:
         if entry.status == EntryStatus.IN_DOUBT:
             text = _("Nobody knows whether its step “%(step)s” happened: retried, it asks again.") % {"step": entry.key}
-            yield Reason(text, url=decision_url(entry), link=_("Decide"))
+            yield Reason(text, url=_decision_url(facts, entry), link=_("Decide"))
 
 
 def _cancelled(facts: Facts) -> Iterator[Reason]:
@@ -242,7 +176,7 @@ def _queue(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             _("Its queue %(queue)s is paused.") % {"queue": name},
             _("Resume the queue."),
-            url=reverse("admin:gnlqueue_queuestate_changelist"),
+            url=url(facts.request, "gnlqueue_queuestate_changelist"),
             link=_("Queues"),
             at=facts.paused_at,
         )
@@ -253,7 +187,7 @@ def _queue(facts: Facts) -> Iterator[Reason]:
             _("No running worker serves its queue %(queue)s.") % {"queue": name},
             _("Start one that does, or let one of those that run serve it too:"),
             f"python manage.py runworker --queues {name}",
-            reverse("admin:gnlqueue_workerprocess_changelist"),
+            url(facts.request, "gnlqueue_workerprocess_changelist"),
             _("Workers"),
         )
 
@@ -274,6 +208,5 @@ def _unknown(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def decision_url(entry: RunJournalEntry) -> str:
-    """Return the page on which a person decides about a step."""
-    return reverse("admin:gnlqueue_stepindoubt_change", args=[entry.pk])
+def _decision_url(facts: Facts, entry: RunJournalEntry) -> str:
+    return url(facts.request, "gnlqueue_stepindoubt_change", entry.pk)

@@ -9,7 +9,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from gnlqueue.finding import ALWAYS, NO_ERROR, Criteria, Span
+from gnlqueue.conf import settings
+from gnlqueue.finding import ALWAYS, NO_ERROR, Argument, Criteria, Span
 from gnlqueue.redaction import MASK
 from gnlqueue.templatetags._statuses import STATUSES
 
@@ -29,10 +30,11 @@ def in_words(criteria: Criteria, *, may_see_payload: bool) -> list[tuple[str, st
         (_("finished"), _span(criteria.finished)),
         (_("idempotency key"), criteria.key),
         *(
-            (_("argument %(name)s") % {"name": each.name}, json.dumps(each.value) if may_see_payload else MASK)
+            (_("argument %(name)s") % {"name": each.name}, _value(each, may_see_payload=may_see_payload))
             for each in criteria.arguments
         ),
         (_("jobs"), None if criteria.ids is None else _ids(criteria.ids)),
+        (_("task is not"), criteria.without_task),
         (_("not later than"), _time(criteria.as_of)),
     ]
     return [(name, text) for name, text in words if text]
@@ -45,7 +47,14 @@ def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
     try:
         return in_words(Criteria.from_json(where["filter"]), may_see_payload=may_see_payload)
     except (ValueError, TypeError, KeyError):  # of another version
-        return [(_("filter"), json.dumps(where["filter"]))]
+        kept = where["filter"]
+        if isinstance(kept, dict) and (settings().REDACT or not may_see_payload):
+            kept = {name: value for name, value in kept.items() if name != "arguments"}
+        return [(_("filter"), json.dumps(kept))]
+
+
+def _value(argument: Argument, *, may_see_payload: bool) -> str:
+    return MASK if not may_see_payload or argument.name in settings().REDACT else json.dumps(argument.value)
 
 
 def _errors(errors: tuple[str, ...]) -> str:

@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 
 from gnlqueue.admin import facts
 from gnlqueue.admin.base import QueuePage
-from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.models import WorkerProcess
 from gnlqueue.queue.transactions import alias_of
@@ -36,6 +35,5 @@ class WorkerAdmin(QueuePage[WorkerProcess]):
             _("Workers"),
             now=now,
             workers=facts.read_workers(alias, now),
-            silent_after=settings().LEASE_SECONDS,
             **(extra_context or {}),
         )

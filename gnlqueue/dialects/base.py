@@ -32,6 +32,9 @@ COLUMNS = (
     "lease_token", "lease_expires_at", "worker_id", "enqueued_at", "run_at", "last_attempted_at", "unknown_since",
 )  # fmt: skip
 
+#: A statement's parameters, by place or by name.
+Params = list[Any] | dict[str, Any]
+
 #: The values of these columns.
 ClaimedRow = tuple[Any, ...]
 
@@ -79,6 +82,8 @@ class Dialect(ABC):
     returns_inserted = True
     #: Whether rows can be locked one by one, and locked ones skipped.
     locks_rows = True
+    #: Whether what was claimed may stay in the index, before what is still ready, while somebody holds a snapshot.
+    keeps_dead_rows = False
     #: Whether the driver gives a datetime column's values as aware datetimes, so that `time` changes nothing.
     times_are_aware = False
     #: The status as a condition by which rows are not looked up.
@@ -122,7 +127,7 @@ class Dialect(ABC):
 
     def new_rows(
         self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None
-    ) -> tuple[str, list[Any]]:
+    ) -> tuple[str, Params]:
         """Return the SQL of the new rows, as the source of an INSERT, and its parameters."""
         adapt = connection.ops.adapt_datetimefield_value
         at, at_params = self._at(connection, now)

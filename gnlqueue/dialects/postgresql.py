@@ -6,17 +6,26 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from gnlqueue.dialects.base import COMPLETED, Dialect, Done, NewRow
+from gnlqueue.dialects.base import COMPLETED, Dialect, Done, NewRow, Params
 from gnlqueue.models import Job
 
 FEW_ROWS = 8
+LARGE_RESULT = 16 * 1024  # characters of JSON
 
 #: Arrays of ids and lease tokens. PostgreSQL would count one that it sees, and read a table of middling size as a whole
 #: for many of them; it does not look into subqueries, and goes by the primary key.
 _PAIRS = "(SELECT %s::bigint[]), (SELECT %s::bigint[])"
+
+#: The types of an INSERT's columns that are not text.
+_TYPES = {
+    **dict.fromkeys(("args", "kwargs", "options"), "jsonb"),
+    **dict.fromkeys(("priority", "max_attempts"), "int"),
+    "run_at": "timestamptz",
+    "after": "interval",
+}
 
 SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE = "40001", "40P01", "55P03"
 
@@ -24,6 +33,7 @@ SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE = "40001", "40P01", "55P03"
 class PostgreSQLDialect(Dialect):
     """Claims with one statement: the locking SELECT as a materialised CTE, because as a subquery it may run per row."""
 
+    keeps_dead_rows = True
     times_are_aware = True
     # The index of what is in progress grows while somebody holds an old snapshot; the primary key's use does not.
     status_without_index = "status || ''"
@@ -44,25 +54,44 @@ class PostgreSQLDialect(Dialect):
 
     def new_rows(
         self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None
-    ) -> tuple[str, list[Any]]:
-        # One array a column, for the same reason; for a few rows the arrays cost more. Rows come in the order of ids.
+    ) -> tuple[str, Params]:
+        # For the same reason: what all rows share is sent once, the arguments as one JSON array, other columns as an
+        # array each. For a few rows that costs more. Rows come in the order of ids.
         if len(rows) < FEW_ROWS:
             return super().new_rows(connection, rows, now)
-        at, at_params = (self.now(), []) if now is None else ("%s::timestamptz", [now])
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        columns[-1] = [after // timedelta(microseconds=1) for after in columns[-1]]
+        params: dict[str, Any] = {"count": len(rows), "now": now}
+        sources, cells = {"place": "generate_series(1, %(count)s)"}, []
+        for name, values in zip(NewRow._fields, zip(*rows, strict=True), strict=True):
+            kind = _TYPES.get(name, "text")
+            if len(set(values)) == 1:
+                params[name] = values[0]
+                cells.append(f"%({name})s::{kind}")
+                continue
+            cells.append(name)
+            if name in {"args", "kwargs"}:  # never NULL
+                params[name] = f"[{','.join(values)}]"
+                sources[name] = f"jsonb_array_elements(%({name})s::jsonb)"
+            else:
+                params[name] = list(values)
+                sources[name] = f"unnest(%({name})s::{kind}[])"
+        *plain, run_at, after = cells
+        at = self.now() if now is None else "%(now)s::timestamptz"
         sql = f"""
-            SELECT task_name, queue_name, args::jsonb, kwargs::jsonb, priority, status, max_attempts, options::jsonb,
-                   idempotency_key, key_hash, COALESCE(run_at, {at} + after * INTERVAL '1 microsecond'), {at}, 0, 0, 0
-            FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[],
-                        %s::text[], %s::text[], %s::timestamptz[], %s::bigint[]) WITH ORDINALITY
-                 AS new ({", ".join(NewRow._fields)}, place)
+            SELECT {", ".join(plain)}, COALESCE({run_at}, {at} + {after}), {at}, 0, 0, 0
+            FROM ROWS FROM ({", ".join(sources.values())}) AS new ({", ".join(sources)})
             ORDER BY place
         """
-        return sql, [*at_params, *at_params, *columns]
+        return sql, params
 
     def complete(self, connection: BaseDatabaseWrapper, done: Sequence[Done], now: datetime | None) -> int:
-        # One statement, whether there are results or not; joined with the arrays.
+        # One statement, whether there are results or not; joined with the arrays. Large results go by themselves: in an
+        # array the driver writes them character by character.
+        small = [job for job in done if len(job.result or "") <= LARGE_RESULT]
+        if len(small) < len(done):
+            with transaction.atomic(using=connection.alias):
+                large = [job for job in done if len(job.result or "") > LARGE_RESULT]
+                written = super().complete(connection, large, now)
+                return written + (self.complete(connection, small, now) if small else 0)
         at, times = self._at(connection, now)
         ids, tokens, results = zip(*done, strict=True)
         given = list(results) if any(results) else None  # no array is one of as many NULLs as are needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import cached_property
@@ -81,10 +81,10 @@ def current_context() -> JobContext:
     return context
 
 
-def has_open_step(claimed: ClaimedJob) -> bool:
-    """Tell whether an earlier attempt of the job began a `step` and did not end it."""
-    return (
-        RunJournalEntry.objects.using(claimed.database)
-        .filter(run_id=claimed.run_id, kind=STEP, status=EntryStatus.STARTED)
-        .exists()
-    )
+def with_open_step(claimed: Sequence[ClaimedJob]) -> set[str]:
+    """Return the run ids of those of one database's jobs that were caught in a `step` by the end of an attempt."""
+    if not claimed:
+        return set()
+    entries = RunJournalEntry.objects.using(claimed[0].database).filter(run_id__in=[each.run_id for each in claimed])
+    unknown = [EntryStatus.STARTED, EntryStatus.IN_DOUBT]
+    return set(entries.filter(kind=STEP, status__in=unknown).values_list("run_id", flat=True))

@@ -76,6 +76,7 @@ class Journal:
         self.fence = fence
         self._rows = RunJournalEntry.objects.using(fence.database)
         self.recorded = self._read()
+        self.begun: list[tuple[str, str]] = []  # kind and key of each step that is new in this attempt
         self._positions = count(max((entry.position for entry in self.recorded), default=0) + 1)
 
     def _read(self) -> list[Entry]:
@@ -91,6 +92,7 @@ class Journal:
     ) -> Entry:
         """Add an entry; with `starting` something is about to begin, which a request to cancel forbids."""
         position = next(self._positions)
+        self.begun.append((kind, key))
 
         def write() -> int:
             return self._insert(key, kind, args_hash, position, status, **values)
@@ -155,11 +157,6 @@ class Journal:
         )
         note.save(using=self.fence.database, force_insert=True)
 
-    def is_resolved(self, entry: Entry) -> bool:
-        """Tell whether a human has decided about this entry."""
-        notes = StepNote.objects.using(self.fence.database).filter(entry_id=entry.id, kind=StepNote.Kind.RESOLUTION)
-        return notes.exists()
-
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.
 
@@ -221,6 +218,7 @@ class Journal:
     def insert_here(self, key: str, kind: str, args_hash: str | None) -> Entry:
         """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
         position = next(self._positions)
+        self.begun.append((kind, key))
         id = self._insert(key, kind, args_hash, position, EntryStatus.STARTED)
         return Entry(
             id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, visited=True

@@ -8,13 +8,11 @@ they carry an explicit key, and are found by it alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from gnlqueue.durable.entries import ATOMIC, IDEMPOTENT, STEP, Entry
+from gnlqueue.durable.entries import STEP, Entry
 from gnlqueue.models import EntryStatus
-
-STEPS = (STEP, IDEMPOTENT, ATOMIC)
 
 
 class Mismatch(Exception):
@@ -80,16 +78,31 @@ class Replay:
         entry.visited = True
         return entry
 
-    def left_out(self) -> list[Entry]:
-        """Return the recorded steps that the code has not asked for, and that did happen or may have."""
-        known = {EntryStatus.DONE, EntryStatus.STARTED, EntryStatus.IN_DOUBT}
-        recorded = (*self._main, *self._keyed.values())
-        return [entry for entry in recorded if not entry.visited and entry.status in known and entry.kind in STEPS]
+    def left_open(self) -> list[Entry]:
+        """Return the steps that were caught in the middle, and that the code has not asked for."""
+        unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
+        return [entry for entry in self._left_out() if entry.kind == STEP and entry.status in unknown]
+
+    def renamed(self, begun: Collection[tuple[str, str]]) -> list[Entry]:
+        """Return what was recorded under the key of a step that has begun now, and under another name.
+
+        `begun` has the kind and the key of each such step.
+        """
+        names = {(kind, _own_key(key)): key for kind, key in begun if _is_keyed(key)}
+        left_out = [entry for entry in self._left_out() if entry.status == EntryStatus.DONE and _is_keyed(entry.key)]
+        return [entry for entry in left_out if (entry.kind, _own_key(entry.key)) in names]
+
+    def _left_out(self) -> list[Entry]:
+        return [entry for entry in (*self._main, *self._keyed.values()) if not entry.visited]
 
     def _next_of_main_flow(self) -> Entry | None:
         while self._next < len(self._main) and self._main[self._next].visited:
             self._next += 1
         return self._main[self._next] if self._next < len(self._main) else None
+
+
+def _own_key(key: str) -> str:
+    return key[key.index("[") + 1 : -1]
 
 
 def _is_keyed(key: str) -> bool:

@@ -17,7 +17,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable import protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
-from gnlqueue.durable.entries import ATOMIC, STEP, Entry, Journal
+from gnlqueue.durable.entries import ATOMIC, Entry, Journal
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
 from gnlqueue.durable.options import StepOptions
@@ -193,11 +193,6 @@ class Run(Steps):
         """Whether the handler made a journal call in this attempt."""
         return self._loaded is not None
 
-    @property
-    def has_past(self) -> bool:
-        """Whether something may be recorded for this run: in this attempt, or in an earlier one."""
-        return self.has_steps or self.fence.token > 1
-
     def end(self) -> None:
         """Wait until no step is open any more, and let none begin: the handler has returned or raised."""
         with self._guard:
@@ -207,21 +202,19 @@ class Run(Steps):
                 self._closed = threading.Condition(self._guard)
                 self._closed.wait_for(lambda: all(each == self._main_flow for each in self._open))
 
-    def finish(self) -> None:
-        """Do what `end` does, for a handler that has returned, and stop where it left out what was recorded.
+    def look_back(self) -> None:
+        """Stop where the handler has returned though its code has left out what it must not; after `end`.
 
-        A step of another thread or task is found by its key alone: under another name it looks like a new one, and
-        only here is it seen that the code no longer asks for the old one.
+        A step whose outcome is unknown must not be passed over. And one of another thread or task is found by its key
+        alone: under another name it looks like a new one, and only now is it seen that nobody asks for the old one.
         """
-        self.end()
-        if self.interrupt is not None or not self.has_past:
+        if self.interrupt is not None or self._loaded is None:
             return
-        journal, replay = self._load()
-        for entry in replay.left_out():
-            if entry.kind == STEP and entry.status != EntryStatus.DONE:
-                self._block_in_doubt(journal, entry)
-        if recorded := replay.left_out():
-            self._block_on_left_out(journal, recorded)
+        journal, replay = self._loaded
+        for entry in replay.left_open():
+            self._block_in_doubt(journal, entry)
+        if renamed := replay.renamed(journal.begun):
+            self._block_on_renamed(journal, renamed)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -301,15 +294,13 @@ class Run(Steps):
         )
         self.stop(JobBlocked(text, "in_doubt"))
 
-    def _block_on_left_out(self, journal: Journal, recorded: list[Entry]) -> None:
+    def _block_on_renamed(self, journal: Journal, recorded: list[Entry]) -> None:
         first = recorded[0]
-        if journal.is_resolved(first):  # somebody has seen these, and said to go on
-            return
         keys = ", ".join(repr(entry.key) for entry in recorded[:20])
         text = (
-            f"The code of {self.run_id!r} no longer asks for what was recorded: {keys}. If it did so under another "
-            "name, that happened again. Put the code right and go on, go on without, or fail the job: manage.py "
-            f"gnlqueue resolve {first.id}."
+            f"The code of {self.run_id!r} no longer asks for what was recorded: {keys}. It did steps of the same key "
+            "under another name, so that this happened again. Put the code right and go on, go on without, or fail the "
+            f"job: manage.py gnlqueue resolve {first.id}."
         )
         journal.note(first, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, "{}")
         self.stop(JobBlocked(text, "mismatch"))

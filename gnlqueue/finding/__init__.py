@@ -3,12 +3,13 @@
 `criteria` says what is looked for, `plans` by which index it is read, `pages` how far one look goes.
 """
 
-from gnlqueue.finding.criteria import ALWAYS, NO_ERROR, Argument, Criteria, Span
+from gnlqueue.finding.criteria import ALWAYS, LARGEST, NO_ERROR, Argument, Criteria, Span
 from gnlqueue.finding.pages import Page, Place, count_up_to, look
 from gnlqueue.finding.plans import ORDERS, Plan, plans_for
 
 __all__ = [
     "ALWAYS",
+    "LARGEST",
     "NO_ERROR",
     "ORDERS",
     "Argument",

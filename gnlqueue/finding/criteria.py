@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from django.db.models import F, OuterRef, Q, Subquery, Value
@@ -19,6 +20,12 @@ from gnlqueue.registry import registered
 #: Stands for jobs that ended without an exception: a worker died, a reason was given as text.
 NO_ERROR = "-"
 
+#: No job has a time beyond these, which leave every database and every time zone room to convert them.
+EARLIEST, LATEST = datetime(1000, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+
+#: What a database takes for a number.
+LARGEST = 2**63 - 1
+
 #: A job's last failed attempt says how it failed; earlier ones may have failed otherwise.
 LATEST_ERROR = Coalesce(
     Subquery(JobAttempt.objects.filter(job_id=OuterRef("pk")).order_by("-id").values("exception_class")[:1]), Value("")
@@ -30,6 +37,11 @@ class Span(NamedTuple):
 
     since: datetime | None = None
     until: datetime | None = None
+
+    @classmethod
+    def between(cls, since: datetime | None, until: datetime | None) -> Span:
+        """Return the span between two times that somebody typed; the year 1 and the year 9999 are brought nearer."""
+        return cls(*(end and min(max(end, EARLIEST), LATEST) for end in (since, until)))
 
     def matches(self, column: str) -> Q:
         """Return the condition that a column lies in the span."""
@@ -73,6 +85,8 @@ class Criteria:
     #: The cut-off of a bulk action: what was enqueued, or finished, later is not meant.
     last_id: int | None = None
     as_of: datetime | None = field(default=None)
+    #: A task whose jobs are not meant.
+    without_task: str | None = None
 
     def __bool__(self) -> bool:
         return self != Criteria()
@@ -94,14 +108,19 @@ class Criteria:
         values: dict[str, Any] = dict(stored)
         for name in ("enqueued", "run", "finished"):
             if name in values:
-                values[name] = Span(*(end and datetime.fromisoformat(end) for end in values[name]))
+                values[name] = Span.between(*(end and datetime.fromisoformat(end) for end in values[name]))
         if "as_of" in values:
             values["as_of"] = datetime.fromisoformat(values["as_of"])
         if "arguments" in values:
-            values["arguments"] = tuple(Argument(*each) for each in values["arguments"])
-        for name in ("statuses", "errors", "ids"):
+            values["arguments"] = tuple(_argument(*each) for each in values["arguments"])
+        for name in ("statuses", "errors"):
             if name in values:
-                values[name] = tuple(values[name])
+                values[name] = tuple(map(_text, values[name]))
+        if values.get("ids") is not None:
+            values["ids"] = tuple(dict.fromkeys(map(_number, values["ids"])))
+        for name in ("queue_name", "task_name", "task_contains", "worker_id", "worker_contains", "key", "without_task"):
+            if values.get(name) is not None:
+                values[name] = _text(values[name])
         if wrong := set(values.get("statuses", ())) - set(JobStatus.values):
             raise ValueError(f"There is no status {', '.join(map(str, wrong))}.")
         return cls(**values)
@@ -127,6 +146,8 @@ class Criteria:
         ):
             if value is not None:
                 found &= Q(**{column: value})
+        if self.without_task is not None:
+            found &= ~Q(task_name=self.without_task)
         if self.errors:
             found &= Q(latest_error__in=[""] if self.errors == (NO_ERROR,) else self.errors)
         if self.as_of is not None:
@@ -164,6 +185,33 @@ def _has(argument: Argument) -> Q:
         for task_name, place in _places(argument.name):
             found |= Q(task_name=task_name) & Q(Carries("args", str(place), each))
     return found
+
+
+def _text(value: Any) -> str:
+    """Return a text that every database takes."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.100} is not a text.")
+    value.encode()  # raises ValueError for half a surrogate pair
+    if "\0" in value:
+        raise ValueError("NUL")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r:.100} is not a number.")
+    if abs(value) > LARGEST:
+        raise ValueError("The number is too large.")
+    return value
+
+
+def _argument(name: Any, value: Any) -> Argument:
+    """Return an argument whose value is a scalar that JSON can carry."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"JSON has no {value}.")
+    if value is not None and not isinstance(value, float):
+        value = _text(value) if isinstance(value, str) else _number(value)
+    return Argument(_text(name), value)
 
 
 def _as_text(value: Any) -> str:

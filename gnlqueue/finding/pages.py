@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from gnlqueue.finding.criteria import EARLIEST, LATEST
 from gnlqueue.finding.plans import Plan
 
 #: Rows that one look reads at most where something is asked of each; less than 0.2 s on the databases measured.
@@ -50,6 +51,8 @@ def _value(column: str, text: str) -> Any:
         time = datetime.fromisoformat(text.replace(" ", "+"))  # a + that a browser took for a space
         if time.utcoffset() is None:
             raise ValueError("a time without a zone")
+        if not EARLIEST <= time <= LATEST:  # no database could convert it
+            raise OverflowError
         return time
     if column == "queue_name":
         name = unquote(text)

@@ -22,6 +22,9 @@ from gnlqueue.models import Job, JobAttempt, JobQuerySet, JobStatus
 
 FINISHED = (JobStatus.DONE, JobStatus.DEAD, JobStatus.CANCELLED)
 
+#: The way that jobs go through the statuses. Read in this order, one that moves on meanwhile is met where it went.
+FLOW = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.IN_PROGRESS, JobStatus.BLOCKED, *FINISHED)
+
 #: The order of the index that each status has; the claim's own order where jobs wait.
 ORDERS: dict[str, tuple[str, ...]] = {
     JobStatus.READY: ("queue_name", "-priority", "run_at", "id"),
@@ -121,7 +124,7 @@ def plans_for(criteria: Criteria, alias: str) -> list[Plan]:
     if len(criteria.statuses) == 1:
         return [_by_status(criteria, jobs, JobStatus(criteria.statuses[0]))]
     if criteria.statuses:
-        return [_by_status(criteria, jobs, JobStatus(each)) for each in sorted(criteria.statuses)]
+        return [_by_status(criteria, jobs, each) for each in FLOW if each in criteria.statuses]
     if criteria.finished != ALWAYS:
         return [_by_end(criteria, jobs, FINISHED)]
     return [_by_id(criteria, jobs)]

@@ -3,23 +3,31 @@
 Order is best effort: priority, then due time, then id. It is the order of the index `gnlqueue_job_ready`, so that a
 claim reads as many rows as it takes. One queue per query: with `queue_name IN (…)` the databases sort everything, and
 MariaDB locks what it sorts.
+
+On PostgreSQL what was claimed stays in the index as long as somebody holds an older snapshot, before all that is still
+ready. So a worker may ask for what comes `beyond` the job that it claimed last, which the index finds at once.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from datetime import datetime
 from functools import cache
 
 from django.db import connections, transaction
-from django.db.models import Exists
+from django.db.models import BooleanField, Exists
+from django.db.models.expressions import RawSQL
 
 from gnlqueue.dialects.base import Candidates
 from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState
 
 ORDER = ("-priority", "run_at", "id")
 
-#: Stand for the queue's name and the limit in the compiled SQL; no real ones look like this.
-_ANY_QUEUE, _ANY_LIMIT = "<queue>", 987654321
+#: Where a job stands among those of its queue: its priority, run_at and id.
+Place = tuple[int, datetime, int]
+
+#: Stand for the queue's name, the place and the limit in the compiled SQL; no real ones look like this.
+_ANY_QUEUE, _ANY_PLACE, _ANY_LIMIT = "<queue>", ("<priority>", "<run_at>", "<id>"), 987654321
 
 
 def candidates(alias: str, queue_name: str) -> JobQuerySet:
@@ -34,20 +42,27 @@ def candidates(alias: str, queue_name: str) -> JobQuerySet:
     )
 
 
-def compiled(alias: str, queue_name: str, limit: int) -> Candidates:
-    """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim."""
-    template = _template(alias, connections[alias].vendor)
+def compiled(alias: str, queue_name: str, limit: int, beyond: Place | None = None) -> Candidates:
+    """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim.
+
+    With `beyond`, of those that have the priority of this place and do not come before it.
+    """
+    template = _template(alias, connections[alias].vendor, beyond is not None)
+    values = {_ANY_QUEUE: queue_name, **dict(zip(_ANY_PLACE, beyond or (), strict=False))}
     return Candidates(
         template.sql.replace(str(_ANY_LIMIT), str(limit)),
-        tuple(queue_name if value == _ANY_QUEUE else value for value in template.params),
+        tuple(values.get(value, value) for value in template.params),
     )
 
 
 @cache
-def _template(alias: str, vendor: str) -> Candidates:
-    rows = candidates(alias, _ANY_QUEUE).values_list("id", "crashes", "priority", "run_at")[:_ANY_LIMIT]
+def _template(alias: str, vendor: str, has_place: bool) -> Candidates:
+    rows = candidates(alias, _ANY_QUEUE)
+    if has_place:  # compared as a row, which is a range of the index
+        rows = rows.filter(RawSQL("(priority = %s AND (run_at, id) >= (%s, %s))", _ANY_PLACE, BooleanField()))
+    first = rows.values_list("id", "crashes", "priority", "run_at")[:_ANY_LIMIT]
     # Django compiles a locking SELECT only inside a transaction. SQLite has none, and there BEGIN may wait for a lock.
     locks = connections[alias].features.has_select_for_update
     with transaction.atomic(using=alias) if locks else nullcontext():
-        sql, params = rows.query.get_compiler(using=alias).as_sql()
+        sql, params = first.query.get_compiler(using=alias).as_sql()
     return Candidates(sql, tuple(params))

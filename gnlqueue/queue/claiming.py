@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -14,7 +15,7 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.models import Job, JobQuerySet, JobStatus
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import transitions
-from gnlqueue.queue.candidates import compiled
+from gnlqueue.queue.candidates import Place, compiled
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.transactions import alias_of, retried
 
@@ -67,10 +68,14 @@ def claim_ready(
     limit: int,
     using: str,
     now: datetime | None = None,
+    beyond: Place | None = None,
 ) -> list[ClaimedJob]:
-    """Do what `claim_many` does, without promoting and rescuing: for a worker that does these on its own schedule."""
+    """Do what `claim_many` does, without promoting and rescuing: for a worker that does these on its own schedule.
+
+    With `beyond` only what has the priority of this place and does not come before it; see `candidates`.
+    """
     length = _checked(queue_name, worker_id, lease, limit)
-    next_ones = compiled(using, queue_name, limit)
+    next_ones = compiled(using, queue_name, limit, beyond)
     rows = retried(
         using,
         lambda: dialects.of(using).claim(connections[using], next_ones, worker_id=worker_id, lease=length, now=now),
@@ -112,12 +117,17 @@ def rescue(queue_names: Sequence[str], *, using: str, now: datetime | None = Non
     """
     expired = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
     one_queue = (expired.filter(queue_name=name).order_by("id") for name in queue_names)
-    return sum(retried(using, partial(_rescue, rows, using, now)) for rows in one_queue if _any(rows))
+    lost = [rows for rows in one_queue if _any(rows)]
+    of_workers: Counter[str | None] = Counter()
+    for rows in lost if len(lost) > 1 else ():  # what a worker held in several queues it has lost together
+        of_workers.update(rows.values_list("worker_id", flat=True)[:AT_ONCE])
+    return sum(retried(using, partial(_rescue, rows, of_workers, using, now)) for rows in lost)
 
 
-def _rescue(expired: JobQuerySet, using: str, now: datetime | None) -> int:
+def _rescue(expired: JobQuerySet, of_workers: Mapping[str | None, int], using: str, now: datetime | None) -> int:
     with transaction.atomic(using=using):
-        return transitions.end_lost_attempts(locked(expired, using)[:AT_ONCE], expired, using=using, now=now)
+        rows = locked(expired, using)[:AT_ONCE]
+        return transitions.end_lost_attempts(rows, expired, using=using, now=now, known=of_workers)
 
 
 def _any(rows: JobQuerySet) -> bool:

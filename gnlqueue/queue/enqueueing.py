@@ -24,7 +24,7 @@ from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 from gnlqueue.registry import Call, check_name, dotted
 
 BATCH = 500  # rows of one INSERT
-BATCH_TEXT = 4 * 1024 * 1024  # characters of their arguments
+BATCH_BYTES = 4 * 1024 * 1024  # of their arguments
 MOST_OPTIONS = 100_000  # bytes
 
 _DUPLICATE_KEY = 1062
@@ -97,17 +97,18 @@ def enqueue_call(call: Call) -> Job:
 
 def enqueue_calls(calls: Iterable[Call]) -> list[int]:
     """Store the jobs of bound calls, all or none of each database's, and return their ids in order."""
-    by_database: dict[str | None, tuple[list[int], list[NewJob]]] = {}  # with the places that they have here
+    by_database: dict[str, tuple[list[int], list[NewJob]]] = {}  # with the places that they have here
+    aliases = cache(alias_of)  # which asks the router
     total = 0
     for total, call in enumerate(calls, start=1):
         if not isinstance(call, Call):
             raise TypeError(f"enqueue_many() takes bound calls, made with task.bind(…), not {call!r}.")
-        places, new = by_database.setdefault(call.task.options.database, ([], []))
+        places, new = by_database.setdefault(aliases(call.task.options.database), ([], []))
         places.append(total - 1)
         new.append(_from_call(call))
     ids = [0] * total
     for database, (places, new) in by_database.items():
-        for place, id in zip(places, _insert_many(new, alias_of(database)), strict=True):
+        for place, id in zip(places, _insert_many(new, database), strict=True):
             ids[place] = id
     return ids
 
@@ -209,15 +210,20 @@ def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
 def _batches(places: Sequence[int], new: Sequence[NewJob]) -> Iterator[list[int]]:
     """Group the places into INSERTs that are bounded in rows and in bytes."""
     batch: list[int] = []
-    room = BATCH_TEXT
+    room = BATCH_BYTES
     for place in places:
-        batch.append(place)
-        room -= len(new[place].args_text) + len(new[place].kwargs_text)
-        if len(batch) >= BATCH or room <= 0:
+        size = _bytes(new[place].args_text) + _bytes(new[place].kwargs_text)
+        if batch and (len(batch) == BATCH or size > room):
             yield batch
-            batch, room = [], BATCH_TEXT
+            batch, room = [], BATCH_BYTES
+        batch.append(place)
+        room -= size
     if batch:
         yield batch
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _insert_unless_taken(new: NewJob, alias: str, now: datetime | None) -> list[tuple[Any, ...]]:

@@ -65,13 +65,13 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
 
     def write() -> int:
         return row.filter(status__in=CANCELLABLE).update(
-            status=JobStatus.CANCELLED, finished_at=at, lease_expires_at=None
+            status=JobStatus.CANCELLED, finished_at=at, lease_expires_at=None, blocked_reason=None
         ) or row.with_status(JobStatus.IN_PROGRESS).update(cancel_requested_at=Coalesce("cancel_requested_at", at))
 
-    changed = retried(alias, write)
+    # Once more where it moved between the two statements. Not for ever: in a transaction of the caller's `get` may see
+    # the row as it was before.
+    changed = retried(alias, write) or retried(alias, write)
     found = get(id, using=alias)
-    if not changed and found.status not in PRUNED:  # it moved between the two statements
-        return cancel(id, using=alias, now=now)
     if changed:
         announce(found, JobStatus(found.status), alias)
     return _expect(changed or found.status == JobStatus.CANCELLED, found, "cancelled", "it is finished")

@@ -23,18 +23,19 @@ end_overdue        the same, always with backoff                           count
 =================  ======================================================  ===================  =============
 
 When a process dies that ran several jobs, nobody can tell which of them killed it. None of them pays for it with an
-attempt; each has a crash more, and from the second in a row on a job runs alone. Then a crash counts.
+attempt; each has a crash more, and from the second in a row on a job runs alone. Then a crash counts. What had run to
+its end is not to blame while something else was running.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import Value
+from django.db.models import Case, Value, When
 from django.db.models.functions import Coalesce
 
 from gnlqueue import backoff as backoffs
@@ -217,7 +218,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
     changes = {
         "status": unless_cancelled(JobStatus.BLOCKED),
         "finished_at": when_cancelled(now),
-        "blocked_reason": reason,
+        "blocked_reason": Case(When(cancel_requested_at__isnull=True, then=Value(reason)), default=None),
         "crashes": 0,
         "unknown_since": None,
         "last_error": payloads.scrub(error, LONGEST_REASON) or None,
@@ -230,6 +231,8 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
             if not jobs(using).filter(held(claimed)).update(**changes):
                 return None
             blocked = jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
+            # No step is open any more: one that is not ended is of an earlier attempt, and this one left it out.
+            steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
             if reason == "in_doubt" and not steps(claimed, EntryStatus.IN_DOUBT).exists():
                 most = max_attempts(claimed.task_name, claimed.max_attempts) - 1  # one is left to go on with
                 ready = {**_READY, "blocked_reason": None, "attempts": min(claimed.attempts - 1, most)}
@@ -281,34 +284,53 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
     return dead
 
 
-def end_lost_attempts(lost_rows: JobQuerySet, guard: JobQuerySet, *, using: str, now: datetime | None = None) -> int:
+def end_lost_attempts(
+    lost_rows: JobQuerySet,
+    guard: JobQuerySet,
+    *,
+    using: str,
+    now: datetime | None = None,
+    innocent: Collection[Pair] = (),
+    known: Mapping[str | None, int] | None = None,
+) -> int:
     """End attempts whose worker is gone, inside the caller's transaction; return how many.
 
     `lost_rows` says which (and locks them where rows can be locked); `guard` is the condition that the UPDATE carries
     once more. Attempts left: the job goes back, at once after its first crash, later with backoff. None left: dead.
     Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`; the attempt counts where its
-    worker is known to have lost no other job with it.
+    worker is not known to have lost others with it, except those that are `innocent`. `known` is how many jobs each
+    worker has lost as far as the caller can see, which may be further than these rows.
     """
     rows = list(lost_rows.only(*_LOST_COLUMNS))
-    together = Counter(job.worker_id for job in rows)
+    suspects = Counter(job.worker_id for job in rows if (job.pk, job.lease_token) not in innocent)
+    suspects |= Counter(known or {})  # the larger number of each
     ended = 0
     for job in rows:
         crashes = job.crashes + 1
         delay = timedelta() if crashes == 1 else backoffs.DEFAULT.delay(crashes - 1)
         error = f"The worker {job.worker_id} died or lost contact while it held the job."
-        alone = together[job.worker_id] == 1
-        if not alone:
-            error += f" It held {together[job.worker_id]}, and nobody knows which did it: no attempt counts."
-        ended += _end_attempt(job, guard, error, delay, using=using, now=now, crashes=crashes, counts=alone)
+        guilty = False
+        if (job.pk, job.lease_token) in innocent:
+            error += " It had run to its end, and another one was running: no attempt counts."
+        elif suspects[job.worker_id] > 1:
+            error += f" It held {suspects[job.worker_id]}, and nobody knows which did it: no attempt counts."
+        else:
+            guilty = True
+        ended += _end_attempt(job, guard, error, delay, using=using, now=now, crashes=crashes, counts=guilty)
     return ended
 
 
-def end_crashed(pairs: Sequence[Pair], *, using: str) -> int:
+def end_crashed(begun: Sequence[Pair], ended: Sequence[Pair] = (), *, using: str) -> int:
     """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
 
-    `pairs` are the (id, lease token) pairs of its jobs that had begun. Returns how many were still held.
+    Given are (id, lease token) pairs: of its jobs that had begun, and of those that had ended besides, but whose
+    outcome was not written. The latter are to blame only where nothing else had begun. Returns how many were still
+    held.
     """
-    return _end_held(pairs, lambda mine: end_lost_attempts(mine, mine, using=using), using)
+    innocent = set(ended) if begun else set()
+    return _end_held(
+        [*begun, *ended], lambda mine: end_lost_attempts(mine, mine, using=using, innocent=innocent), using
+    )
 
 
 def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:

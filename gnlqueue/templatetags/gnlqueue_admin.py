@@ -179,12 +179,15 @@ def _icon(shape: str) -> SafeString:
     )
 
 
+_WITHOUT_NONCE = re.compile(r"<(?:script|link) (?![^>]*\bnonce=)")
+
+
 @register.simple_tag(takes_context=True)
 def nonced(context: template.Context, media: Any) -> SafeString:
-    """Show the media's tags, with the page's nonce where Django's content security policy gives one."""
+    """Show tags, of media or of a block, with the page's nonce where Django's content security policy gives one."""
     tags = str(media)
     nonce = context.get("csp_nonce")
-    if nonce:
+    if nonce is not None:  # a lazy one is false until it is used
         attribute = format_html('nonce="{}" ', nonce)
-        tags = tags.replace("<script ", f"<script {attribute}").replace("<link ", f"<link {attribute}")
+        tags = _WITHOUT_NONCE.sub(lambda found: found[0] + attribute, tags)
     return mark_safe(tags)

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from asgiref.sync import async_to_sync, sync_to_async
 
 from gnlqueue import payloads, signals
 from gnlqueue.conf import settings
-from gnlqueue.durable.context import JobContext, current, has_open_step
+from gnlqueue.durable.context import JobContext, current, with_open_step
 from gnlqueue.exceptions import (
     GiveUp,
     JobBlocked,
@@ -51,7 +52,10 @@ class Ending(Enum):
 
 
 class Outcome(NamedTuple):
-    """What came of an attempt, to be written under the guard. `seconds` is how long it ran."""
+    """What came of an attempt, to be written under the guard; at once, where it has steps.
+
+    `seconds` is how long it ran.
+    """
 
     claimed: ClaimedJob
     ending: Ending
@@ -60,6 +64,7 @@ class Outcome(NamedTuple):
     error: BaseException | str | None = None
     after: timedelta | float | None = None
     final: bool = False
+    has_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def prepare(claimed: ClaimedJob) -> Task[..., Any] | Outcome:
         task = get_task(claimed.task_name)
     except UnknownTask:
         return Outcome(claimed, Ending.UNKNOWN_TASK)
-    if claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts) and not has_open_step(claimed):
+    if claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts) and not with_open_step([claimed]):
         # Rescued by a process that did not know the task, and so could not know its limit.
         return Outcome(claimed, Ending.FAILED, error="All attempts were used up by crashes.", final=True)
     return task
@@ -111,7 +116,8 @@ def run_sync(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome
         context.end()
         return _raised(context, task, error, began)
     try:
-        context.finish()
+        context.end()
+        context.look_back()
     except BaseException as error:
         return _raised(context, task, error, began)
     return _returned(context, task, result, began)
@@ -135,9 +141,10 @@ async def run_async(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> 
         if context.has_steps:  # a branch that the handler did not wait for may still be inside one
             await sync_to_async(context.end, thread_sensitive=False)()
         return _raised(context, task, error, began)
-    if context.has_past:
+    if context.has_steps:
         try:
-            await sync_to_async(context.finish, thread_sensitive=False)()
+            await sync_to_async(context.end, thread_sensitive=False)()
+            await sync_to_async(context.look_back)()  # in the thread whose connections are looked after
         except BaseException as error:
             return _raised(context, task, error, began)
     return _returned(context, task, result, began)
@@ -180,28 +187,28 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
                 "job %s (%s) is done, but its result was not stored: %s", claimed.id, claimed.task_name, error
             )
             result = None
-    return Outcome(claimed, Ending.DONE, time.monotonic() - began, result=result)
+    return Outcome(claimed, Ending.DONE, time.monotonic() - began, result=result, has_steps=context.has_steps)
 
 
 def _raised(context: JobContext, task: Task[..., Any], error: BaseException, began: float) -> Outcome:
-    claimed, took = context.claimed, time.monotonic() - began
-    error = context.interrupt or error
+    claimed, error = context.claimed, context.interrupt or error
+    outcome = partial(Outcome, claimed, seconds=time.monotonic() - began, has_steps=context.has_steps)
     if isinstance(error, JobCancelled):
-        return Outcome(claimed, Ending.CANCELLED, took)
+        return outcome(Ending.CANCELLED)
     if isinstance(error, JobBlocked):
-        return Outcome(claimed, Ending.BLOCKED, took, error=error)
+        return outcome(Ending.BLOCKED, error=error)
     if isinstance(error, JobSuspended):
-        return Outcome(claimed, Ending.SUSPENDED, took, error=error)
+        return outcome(Ending.SUSPENDED, error=error)
     if isinstance(error, JobPreempted):
-        return Outcome(claimed, Ending.PREEMPTED, took, error=error)
+        return outcome(Ending.PREEMPTED, error=error)
     if isinstance(error, JobTimedOut) and not str(error):
         error = JobTimedOut(f"It ran longer than {timeout_of(claimed, task):g} s.").with_traceback(error.__traceback__)
     if isinstance(error, Retry):
-        return Outcome(claimed, Ending.FAILED, took, error=error, after=error.after)
+        return outcome(Ending.FAILED, error=error, after=error.after)
     final = isinstance(error, GiveUp | JobGivenUp)
     if not isinstance(error, JobInterrupt):
         final = final or _is_final(claimed, task, error)
-    return Outcome(claimed, Ending.FAILED, took, error=error, final=final)
+    return outcome(Ending.FAILED, error=error, final=final)
 
 
 def _is_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> bool:

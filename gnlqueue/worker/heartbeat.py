@@ -71,13 +71,15 @@ class Heartbeat:
         for table in self.tables:
             if table.owner not in {Owner.CRASHED, Owner.ENDED}:
                 continue
-            held = list(table)
-            overdue = [each.pair for each in held if each.stage is Stage.OVERDUE]
-            begun = [each.pair for each in held if each.stage is Stage.BEGUN] if table.owner is Owner.CRASHED else []
-            known = {*overdue, *begun}
+            at = {stage: [each.pair for each in table if each.stage is stage] for stage in Stage}
+            overdue = at[Stage.OVERDUE]
+            begun, ended = (at[Stage.BEGUN], at[Stage.ENDED]) if table.owner is Owner.CRASHED else ([], [])
+            known = {*overdue, *begun, *ended}
             rest = [pair for pair in self._in_name_of(table.worker_id) if pair not in known]
-            self._end(overdue, begun, rest)
-            _say_given_back(table.worker_id, begun, overdue, rest)
+            transitions.release_pairs(rest, using=self.database)
+            transitions.end_crashed(begun, ended, using=self.database)
+            transitions.end_overdue(overdue, OVERDUE, using=self.database)
+            _say_given_back(table.worker_id, begun, ended, overdue, rest)
             identity.forget(table.worker_id, self.database)
             table.clear()
 
@@ -86,16 +88,22 @@ class Heartbeat:
         held = Job.objects.using(self.database).with_status(JobStatus.IN_PROGRESS).filter(worker_id=worker_id)
         return list(held.values_list("id", "lease_token"))
 
-    def _end(self, overdue: list[Pair], begun: list[Pair], rest: list[Pair]) -> None:
-        transitions.release_pairs(rest, using=self.database)
-        transitions.end_crashed(begun, using=self.database)
-        transitions.end_overdue(overdue, OVERDUE, using=self.database)
 
-
-def _say_given_back(worker_id: str, begun: list[Pair], overdue: list[Pair], rest: list[Pair]) -> None:
+def _say_given_back(
+    worker_id: str, begun: list[Pair], ended: list[Pair], overdue: list[Pair], rest: list[Pair]
+) -> None:
+    suspects = begun or ended
+    counts = "the attempt counts" if len(suspects) == 1 else "nobody knows which of them did it, no attempt counts"
     if begun:
-        counts = "the attempt counts" if len(begun) == 1 else "nobody knows which of them did it, no attempt counts"
         logger.error("rescued    %s, begun by %s, which died; %s", _names(begun), worker_id, counts)
+    if ended:
+        counts = "no attempt counts" if begun else counts
+        logger.error(
+            "rescued    %s, run by %s, which died before it had written what came of it; %s",
+            _names(ended),
+            worker_id,
+            counts,
+        )
     if overdue:
         logger.error("failed     %s, over the timeout; %s was ended because of it", _names(overdue), worker_id)
     if rest:

@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 
+from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import WorkerProcess
 from gnlqueue.options import check_queue_name
@@ -25,14 +26,20 @@ def served_queues(queue_names: Sequence[str] | None) -> list[str]:
     return default_queues()
 
 
-def register(worker_id: str, queue_names: Sequence[str], concurrency: int, database: str) -> None:
-    """Show a worker to people; the row is theirs, and no decision is taken from it."""
+def register(
+    worker_id: str, queue_names: Sequence[str], concurrency: int, database: str, *, lease: float | None = None
+) -> None:
+    """Show a worker to people; the row is theirs, and no decision is taken from it.
+
+    `lease` is its own, in seconds (default: the setting); not heard of for that long, it is shown as silent.
+    """
     shown = {
         "hostname": socket.gethostname()[:200],
         "pid": os.getpid(),
         "queues": list(queue_names),
         "concurrency": concurrency,
         "heartbeat_at": clock(),
+        "lease_seconds": settings().LEASE_SECONDS if lease is None else lease,
     }
     WorkerProcess.objects.using(database).update_or_create(
         worker_id=worker_id, defaults=shown, create_defaults={**shown, "started_at": clock()}

@@ -1,7 +1,7 @@
 """What a worker's loop waits for: outcomes, a wakeup, word to stop.
 
 To wake a thread costs more than to run a short job. So outcomes gather here, and ring only when there are as many as
-the loop waits for.
+the loop waits for. Those of jobs with steps ring at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ class Inbox:
         self._bell: queues_.SimpleQueue[None] = queues_.SimpleQueue()
         self._awaited = 1
         self._rung = False
+        self._urgent = False
 
     def put(self, outcome: Outcome) -> None:
         """Hand in what came of a job."""
         self._outcomes.append(outcome)
-        if len(self._outcomes) >= self._awaited and not self._rung:
+        if outcome.has_steps:
+            self._urgent = True
+        if (self._urgent or len(self._outcomes) >= self._awaited) and not self._rung:
             self.ring()
 
     def ring(self) -> None:
@@ -33,10 +36,13 @@ class Inbox:
         self._bell.put(None)
 
     def wait(self, seconds: float, *, outcomes: int = 1) -> bool:
-        """Wait until there are so many outcomes, or until it rings for something else; `False` when neither came."""
+        """Wait until there are so many outcomes, or an urgent one, or until it rings for something else.
+
+        Returns `False` when none of these came.
+        """
         self._awaited = outcomes
         self._rung = False  # before we look: whoever comes later rings
-        if len(self._outcomes) < outcomes:
+        if len(self._outcomes) < outcomes and not self._urgent:
             try:
                 self._bell.get(timeout=max(seconds, 0.0))
             except queues_.Empty:
@@ -50,4 +56,5 @@ class Inbox:
 
     def take(self) -> list[Outcome]:
         """Return the outcomes that came in, and keep them no more."""
+        self._urgent = False  # before we take: of one that comes meanwhile it may be said in vain, but not be missed
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]

@@ -6,10 +6,13 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from gnlqueue import dialects
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, transitions
+from gnlqueue.queue.candidates import Place
 from gnlqueue.worker.holdings import Holdings
 
 MAX_PREFETCH = 200  # jobs claimed beyond the free slots
@@ -18,6 +21,8 @@ PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
 PREFETCHED_WORK = PREFETCH_PATIENCE / 4  # seconds of work to have at hand
 PREFETCH_PAUSE = 5.0  # seconds
 RECENT = 50  # tasks whose durations count
+SCANS = 1 / 20  # of the time, for claims that look at a whole queue
+SCAN_EVERY = 1.0  # seconds, at the least
 
 
 class Intake:
@@ -48,6 +53,8 @@ class Intake:
         self._first = 0
         self._in_doubt = False
         self._prefetch_after = 0.0
+        self._has_floors = dialects.of(database).keeps_dead_rows
+        self._floors: dict[str, tuple[Place, float]] = {}  # by queue: what was claimed last; when to look before it
 
     def note_duration(self, seconds: float) -> None:
         """Learn how long a task took."""
@@ -78,9 +85,7 @@ class Intake:
         batch: list[ClaimedJob] = []
         for name in self._in_turn():
             try:
-                claimed = claiming.claim_ready(
-                    name, worker_id=self._worker_id, lease=self._lease, limit=limit - len(batch), using=self._database
-                )
+                claimed = self._claim_from(name, limit - len(batch))
             except ConnectionProblem:
                 self._in_doubt = True  # it may have been committed all the same
                 if not batch:
@@ -92,6 +97,34 @@ class Intake:
             if len(batch) >= limit or self._holdings.has_suspect:
                 break
         return batch
+
+    def _claim_from(self, name: str, limit: int) -> list[ClaimedJob]:
+        """Claim from one queue.
+
+        As long as a queue gives all that is asked for, claims go on where the last one ended: what was claimed before
+        may still have to be walked over. The rest of the queue (of a higher priority, or come back) is looked at
+        regularly, and whenever there is less than was asked for.
+        """
+        claim = partial(
+            claiming.claim_ready,
+            name,
+            worker_id=self._worker_id,
+            lease=self._lease,
+            limit=limit,
+            using=self._database,
+        )
+        claimed: list[ClaimedJob] = []
+        began = time.monotonic()
+        floor, until = self._floors.pop(name, (None, 0.0))
+        if floor is not None and began < until:
+            claimed = claim(beyond=floor)
+        if not claimed:
+            claimed = claim()
+            ended = time.monotonic()
+            until = ended + min((ended - began) / SCANS, SCAN_EVERY)
+        if len(claimed) == limit and self._has_floors:
+            self._floors[name] = (claimed[-1].priority, claimed[-1].run_at, claimed[-1].id), until
+        return claimed
 
     def _in_turn(self) -> Iterator[str]:
         self._first = (self._first + 1) % len(self._queue_names)

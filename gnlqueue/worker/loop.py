@@ -188,7 +188,7 @@ class Worker:
             try:
                 with dedicated(self.database, beat) as connection:
                     require_tables(connection)
-                    identity.register(self.worker_id, self.queues, self.concurrency, self.database)
+                    identity.register(self.worker_id, self.queues, self.concurrency, self.database, lease=self.lease)
                     reached = True
                     while not self._finished():
                         delay = self._turn()
@@ -204,6 +204,8 @@ class Worker:
                     ) from error
                 self._maintenance.note_outage()
                 self._pool.note_outage()
+                if self._stop_by is not None:
+                    self._unreleased += self._pool.take_back()  # it must not begin, and is released when that can be
                 self._end_overdue()
                 self._wait(outage.pause(error))
 
@@ -219,15 +221,17 @@ class Worker:
         if late:
             self._intake.pause_prefetch()  # or this worker would claim them again at once
         self._give_back(late)
-        # Whoever was just woken looks for the new job first; whoever drains must know that nothing is due.
-        idle = not self._holdings and (self.drain or (self._was_idle and not self._look_again))
-        self._maintenance.do_what_is_due(idle=idle)
+        woken = self._look_again and not self.drain  # whoever drains must know that nothing is due
+        if not woken:
+            self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
         room = self._intake.room()
         claimed = self._intake.claim(room) if room > 0 else []
         if self._stop_by is not None:  # meanwhile
             self._give_back(claimed)
             return 0.0
         self._start(claimed)
+        if woken:  # for a new job, which came first
+            self._maintenance.do_what_is_due(idle=False)
         self._was_idle = not self._holdings
         if claimed:
             self._pace.reset()

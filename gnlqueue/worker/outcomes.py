@@ -18,7 +18,8 @@ from gnlqueue import metrics, signals
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
-from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
+from gnlqueue.durable.context import with_open_step
+from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost, PayloadError
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.queue.attempts import max_attempts
@@ -43,6 +44,7 @@ def write(
     `written` is called with each that needs no more writing. Raises what a broken connection raises; the others are
     then to be offered again, which is safe also where the first time did succeed.
     """
+    outcomes = _without_open_steps(outcomes)
     _write_done([outcome for outcome in outcomes if outcome.ending is Ending.DONE], written)
     for outcome in outcomes:
         if outcome.ending is not Ending.DONE:
@@ -50,17 +52,37 @@ def write(
             written(outcome)
 
 
+def _without_open_steps(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Block jobs whose handler returned without any step, though an earlier attempt was caught in one.
+
+    Runs that have steps in this attempt look back themselves.
+    """
+    again = [each for each in outcomes if each.ending is Ending.DONE and each.claimed.lease_token > 1]
+    caught = with_open_step([outcome.claimed for outcome in again if not outcome.has_steps])
+    if not caught:
+        return outcomes
+    return [_blocked(outcome) if outcome.claimed.run_id in caught else outcome for outcome in outcomes]
+
+
+def _blocked(outcome: Outcome) -> Outcome:
+    text = (
+        f"The task returned without asking for a step of {outcome.claimed.run_id!r} of which nobody knows whether it "
+        "happened. Find out, and say so: manage.py gnlqueue blocked."
+    )
+    return outcome._replace(ending=Ending.BLOCKED, error=JobBlocked(text, "in_doubt"), result=None)
+
+
 def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None:
     try:
         lost = transitions.complete_many([(outcome.claimed, outcome.result) for outcome in done])
     except ConnectionProblem:
         raise
-    except DatabaseError as error:
+    except (DatabaseError, PayloadError) as error:  # the latter of a result that has changed since its task returned
         if len(done) > 1:
             for outcome in done:
                 _write_done([outcome], written)
         elif done[0].result is not None:
-            logger.warning("job %s is done, but the database refused its result: %s", done[0].claimed.id, error)
+            logger.warning("job %s is done, but its result was refused: %s", done[0].claimed.id, error)
             _write_done([done[0]._replace(result=None)], written)
         else:
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-
 #: Empty polls at the shortest pause: where nothing wakes a worker, who has just had work soon has more.
 PATIENT_POLLS = 5
 

@@ -48,7 +48,7 @@ class Pool:
         self._report = report
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: dict[bool, deque[_Waiting]] = {False: deque(), True: deque()}  # of `def` and `async def` tasks
         self._running = 0
         self._threads = 0
         self._idle = 0
@@ -61,7 +61,8 @@ class Pool:
         """Run these jobs as soon as there are places for them."""
         now = time.monotonic()
         with self._lock:
-            self._waiting.extend(_Waiting(claimed, task, now) for claimed, task in jobs)
+            for claimed, task in jobs:
+                self._waiting[task.is_async].append(_Waiting(claimed, task, now))
             self._call_for_next()
 
     def take_back(self, older_than: float = 0.0) -> list[ClaimedJob]:
@@ -69,14 +70,17 @@ class Pool:
         limit = time.monotonic() - older_than
         taken: list[ClaimedJob] = []
         with self._lock:
-            while self._waiting and self._waiting[0].since <= limit:  # who came first has waited longest
-                taken.append(self._waiting.popleft().claimed)
+            for waiting in self._waiting.values():
+                while waiting and waiting[0].since <= limit:  # who came first has waited longest
+                    taken.append(waiting.popleft().claimed)
         return taken
 
     def end(self) -> None:
-        """Let idle threads and the event loop end; what runs goes on."""
+        """Let idle threads and the event loop end; what runs goes on, and nothing begins any more."""
         with self._lock:
             self._ended = True
+            for waiting in self._waiting.values():
+                waiting.clear()
             self._changed.notify_all()
             self._end_loop()
 
@@ -87,22 +91,27 @@ class Pool:
     # --- handing out, with the lock held -----------------------------------------------------------------------------
 
     def _take(self, *, is_async: bool) -> _Waiting | None:
-        """Give the next job to who asks, if it is of its kind and there is a place; else to who can run it."""
+        """Give the next job of its kind to who asks, if there is a place for it."""
         job = None
-        if self._waiting and self._running < self._concurrency and self._waiting[0].task.is_async is is_async:
-            job = self._waiting.popleft()
+        if self._waiting[is_async] and self._running < self._concurrency:
+            job = self._waiting[is_async].popleft()
             self._running += 1
         self._call_for_next()
         return job
 
     def _call_for_next(self) -> None:
-        """Call who can run the next job, where there is a place for it; who takes it calls for the one after it."""
-        if not self._waiting or self._running >= self._concurrency:
+        """Call who can run the next jobs, where there is a place; who takes one calls for the one after it.
+
+        Each kind by itself: an event loop that a task blocks must not keep the threads from theirs.
+        """
+        if self._running >= self._concurrency:
             return
-        if self._waiting[0].task.is_async:
+        if self._waiting[True]:
             self._loop = self._loop or EventLoop(self._next_async)
             self._loop.call()
-        elif self._idle:
+        if not self._waiting[False]:
+            return
+        if self._idle:
             self._changed.notify()
         elif self._threads < self._concurrency:
             self._threads += 1
@@ -110,7 +119,7 @@ class Pool:
 
     def _end_loop(self) -> None:
         """Stop the event loop once nothing runs."""
-        if self._loop is not None and not self._running and not self._waiting:
+        if self._loop is not None and not self._running and not any(self._waiting.values()):
             self._loop.stop()
             self._loop = None
 
@@ -129,6 +138,7 @@ class Pool:
                 outcome = executor.run_sync(job.claimed, job.task, self._terms)
             except BaseException as error:
                 outcome = _failed_before_its_task(job.claimed, error)
+            self._table.advance(job.claimed, Stage.ENDED)
             _tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._report(outcome)
             job = self._next(ended=1)
@@ -136,9 +146,10 @@ class Pool:
 
     def _next(self, *, ended: int = 0) -> _Waiting | None:
         """Wait for the next job, after one or none has ended; `None` once the pool ends."""
-        with self._lock:
-            self._running -= ended
-            while True:
+        while True:
+            with self._lock:
+                self._running -= ended
+                ended = 0
                 if (job := self._take(is_async=False)) is not None:
                     return job
                 if self._ended:
@@ -148,8 +159,8 @@ class Pool:
                 self._idle += 1
                 told = self._changed.wait(IDLE_CONNECTION_AGE)
                 self._idle -= 1
-                if not told:
-                    _close_connections()
+            if not told:
+                _close_connections()
 
     # --- on the event loop -------------------------------------------------------------------------------------------
 
@@ -170,6 +181,7 @@ class Pool:
                 await sync_to_async(_tidy_connections)(interrupted=False)
         except BaseException as error:
             outcome = outcome or _failed_before_its_task(job.claimed, error)
+        self._table.advance(job.claimed, Stage.ENDED)
         self._report(outcome)
         with self._lock:
             self._running -= 1

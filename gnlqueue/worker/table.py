@@ -25,7 +25,7 @@ class Owner(IntEnum):
     NONE = 0
     ALIVE = 1
     STOPPED = 2  #: by SIGSTOP: its leases are not renewed
-    CRASHED = 3  #: what had begun counts as an attempt, and as a crash
+    CRASHED = 3  #: what had begun is to blame
     ENDED = 4  #: at its own will: nothing counts
 
 
@@ -35,7 +35,8 @@ class Stage(IntEnum):
     FREE = 0
     HELD = 1  #: claimed, not begun
     BEGUN = 2
-    OVERDUE = 3  #: over its timeout, and cannot be interrupted
+    ENDED = 3  #: its task has run, and its outcome is not written yet
+    OVERDUE = 4  #: over its timeout, and cannot be interrupted
 
 
 class Held(NamedTuple):
@@ -57,7 +58,7 @@ class LeaseTable:
         self.capacity = capacity
         self._memory = mmap.mmap(-1, (_ENTRIES + capacity * _ENTRY_SIZE) * 8)
         self._cells = memoryview(self._memory).cast("q")
-        self._places: dict[int, int] = {}  # job id -> the first cell of its entry; the worker's own
+        self._places: dict[Pair, int] = {}  # -> the first cell of its entry; the worker's own
         self._free: list[int] = []
         self._free_all()
 
@@ -98,7 +99,7 @@ class LeaseTable:
     def hold(self, claimed: ClaimedJob) -> None:
         """Publish a job that has just been claimed."""
         place = self._free.pop()
-        self._places[claimed.id] = place
+        self._places[claimed.pair] = place
         cells = self._cells
         cells[place + _ID] = claimed.id
         cells[place + _TOKEN] = claimed.lease_token
@@ -106,14 +107,14 @@ class LeaseTable:
         cells[place + _STAGE] = Stage.HELD  # last: only now does anybody look at the entry
 
     def advance(self, claimed: ClaimedJob, stage: Stage) -> None:
-        """Say how far a held job has come."""
-        place = self._places.get(claimed.id)
-        if place is not None:
+        """Say how far a held job has come, in whatever thread; it never goes back."""
+        place = self._places.get(claimed.pair)
+        if place is not None and self._cells[place + _STAGE] < stage:
             self._cells[place + _STAGE] = stage
 
     def drop(self, claimed: ClaimedJob) -> None:
         """Take back a job whose outcome is written, or which was given back."""
-        place = self._places.pop(claimed.id, None)
+        place = self._places.pop(claimed.pair, None)
         if place is not None:
             self._cells[place + _STAGE] = Stage.FREE
             self._free.append(place)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.claimed import Pair
 
 GRACE = 5.0  # seconds an interrupted thread gets to end, before its process is given up
 
@@ -31,14 +32,14 @@ class Timeouts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[int, Running] = {}  # by job id
-        self._interrupted: dict[int, float] = {}  # job id -> when it was sent the exception
+        self._running: dict[Pair, Running] = {}
+        self._interrupted: dict[Pair, float] = {}  # when it was sent the exception
 
     def enter(self, claimed: ClaimedJob, timeout: float, *, interrupt: bool = True) -> None:
         """Begin an attempt of at most `timeout` seconds; `interrupt` says whether this thread is to be interrupted."""
         thread = threading.get_ident() if interrupt else None
         with self._lock:
-            self._running[claimed.id] = Running(claimed, thread, time.monotonic() + timeout)
+            self._running[claimed.pair] = Running(claimed, thread, time.monotonic() + timeout)
 
     def leave(self, claimed: ClaimedJob) -> None:
         """End it. From here on the thread is not interrupted, and an exception that is under way is taken back.
@@ -46,8 +47,8 @@ class Timeouts:
         The exception may also arrive in here, and then this is to be called again; there is no second one.
         """
         with self._lock:
-            running = self._running.pop(claimed.id, None)
-            interrupted = self._interrupted.pop(claimed.id, None) is not None
+            running = self._running.pop(claimed.pair, None)
+            interrupted = self._interrupted.pop(claimed.pair, None) is not None
             if interrupted and running is not None and running.thread is not None:
                 _send(running.thread, None)
 
@@ -59,12 +60,12 @@ class Timeouts:
         hopeless = []
         with self._lock:
             for running in self._running.values():
-                job_id = running.claimed.id
-                if running.deadline <= now and job_id not in self._interrupted:
-                    self._interrupted[job_id] = now
+                pair = running.claimed.pair
+                if running.deadline <= now and pair not in self._interrupted:
+                    self._interrupted[pair] = now
                     if running.thread is not None:
                         _send(running.thread, JobTimedOut)
-                elif now - self._interrupted.get(job_id, now) > GRACE:
+                elif now - self._interrupted.get(pair, now) > GRACE:
                     hopeless.append(running.claimed)
         return hopeless
 
@@ -75,8 +76,8 @@ class Timeouts:
         with self._lock:
             now = time.monotonic()
             waits = [
-                self._interrupted[job_id] + GRACE - now if job_id in self._interrupted else running.deadline - now
-                for job_id, running in self._running.items()
+                self._interrupted[pair] + GRACE - now if pair in self._interrupted else running.deadline - now
+                for pair, running in self._running.items()
             ]
         return max(min(waits, default=0.0), 0.01)
 

@@ -105,10 +105,10 @@ def take() -> None:
     from tests.admin import browser as browsers
 
     user = User.objects.create_superuser("ann")
-    with browsers.chromium() as browser, browsers.server() as address:
+    with browsers.chromium() as browser, browsers.server() as server:
         for scheme in ("light", "dark"):
             window = {"width": WIDTH, "height": 900}
-            page = browsers.logged_in(browser, address, user, color_scheme=scheme, viewport=window).new_page()
+            page = browsers.logged_in(browser, server, user, color_scheme=scheme, viewport=window).new_page()
             page.goto("/admin/gnlqueue/overview/")
             workers = page.get_by_role("heading", name="Workers", exact=True).bounding_box()
             assert workers is not None

@@ -1,19 +1,24 @@
 """What the admin's pages stand on: how things are shown, who may do what, and what is written down."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 from django.utils import translation
+from django.utils.functional import Promise, SimpleLazyObject
 
 from gnlqueue import queue
 from gnlqueue.admin.base import MEDIA, CappedCount, capped_count, may, record, require
 from gnlqueue.models import Job, OperatorAction
 from gnlqueue.templatetags import gnlqueue_admin as shown
 from tests.admin.conftest import LogIn
+from tests.admin.stories import PAGES, tell
+from tests.durable.conftest import on_sqlite
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -112,6 +117,9 @@ def test_scripts_carry_the_page_s_nonce() -> None:
     assert "nonce" not in plain
     nonced = shown.nonced({"csp_nonce": 'n"1'}, MEDIA)  # type: ignore[arg-type]
     assert nonced.count('nonce="n&quot;1"') == 2
+    lazy = SimpleLazyObject(lambda: "")  # Django's is false until it is used
+    assert shown.nonced({"csp_nonce": lazy}, MEDIA).count("nonce=") == 2  # type: ignore[arg-type]
+    assert shown.nonced({"csp_nonce": "n2"}, nonced).count("nonce=") == 2  # type: ignore[arg-type]  # has one
     assert shown.nonced({"csp_nonce": "n1"}, MEDIA["css"]).count("nonce=") == 1  # type: ignore[arg-type]
 
 
@@ -153,3 +161,40 @@ def test_our_pages_have_no_form_to_save_a_row(alias: str, admin: Client) -> None
     assert admin.get("/admin/gnlqueue/job/add/").status_code in {302, 403, 404}
     assert admin.post(f"/admin/gnlqueue/job/{job.pk}/delete/", {"post": "yes"}).status_code in {403, 404}
     assert Job.objects.using(alias).filter(pk=job.pk).exists()
+
+
+@on_sqlite
+@pytest.mark.parametrize("urls", ["two_sites", "one_other_site"])
+def test_all_pages_lead_to_pages_of_their_own_site(alias: str, admin: Client, settings: Any, urls: str) -> None:
+    story = tell()
+    addresses = {name: url(story).replace("/admin/", "/ops/", 1) for name, url in PAGES.items()}
+    settings.ROOT_URLCONF = f"tests.admin.{urls}"
+    strays = {}
+    for name, address in addresses.items():
+        response = admin.get(address)
+        assert response.status_code == 200, name
+        strays[name] = re.findall(r'(?:href|action)="(/admin/[^"]*)"', response.content.decode())
+    assert {name: found for name, found in strays.items() if found} == {}
+
+
+@on_sqlite
+def test_what_is_done_on_a_site_ends_on_it(alias: str, admin: Client, settings: Any) -> None:
+    story = tell()
+    settings.ROOT_URLCONF = "tests.admin.two_sites"
+    posts: dict[str, dict[str, Any]] = {
+        f"job/{story.dead.pk}/verb/retry/": {},
+        f"job/{story.ready.pk}/verb/enqueue_again/": {"args": "[]", "kwargs": "{}"},
+        f"job/{story.running.pk}/verb/retry/": {},
+        "queuestate/pause/": {"queue_name": "default"},
+    }
+    for address, fields in posts.items():
+        response = admin.post(f"/ops/gnlqueue/{address}", fields)
+        assert response["Location"].startswith("/ops/"), address
+    page = admin.get(f"/ops/gnlqueue/job/{story.ready.pk}/change/").content.decode()
+    assert re.search(r'Enqueued again as <a href="/ops/', page)
+
+
+def test_the_app_and_its_models_have_names_that_can_be_translated() -> None:
+    names = (apps.get_app_config("gnlqueue").verbose_name, Job._meta.verbose_name, Job._meta.verbose_name_plural)
+    assert all(isinstance(name, Promise) for name in names)
+    assert [str(name) for name in names] == ["Background jobs", "job", "jobs"]

@@ -11,11 +11,14 @@ from django.test import Client
 
 from gnlqueue import bulk, queue
 from gnlqueue.admin import preview
-from gnlqueue.finding import Argument, Criteria, Span
-from gnlqueue.models import EntryStatus, Job, JobStatus, OperatorAction, RunJournalEntry
+from gnlqueue.admin.words import in_words
+from gnlqueue.finding import Argument, Criteria, Span, pages
+from gnlqueue.models import EntryStatus, Job, JobStatus, OperatorAction, RunJournalEntry, RunLock
+from gnlqueue.tasks import run_operator_action
 from gnlqueue.worker.loop import Worker
 from tests.admin.conftest import LogIn
 from tests.admin.pages import text_of
+from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, count
 
 JOBS = "/admin/gnlqueue/job/"
@@ -282,6 +285,7 @@ def test_each_verb_needs_its_permission_at_each_step(alias: str, log_in: LogIn, 
     assert OperatorAction.objects.using(alias).count() == 0
 
 
+@on_sqlite
 def test_an_action_of_the_list_needs_its_permission(alias: str, log_in: LogIn) -> None:
     (id,) = dead_ones(1)
     client = log_in("view_job", "cancel_job")
@@ -289,6 +293,7 @@ def test_an_action_of_the_list_needs_its_permission(alias: str, log_in: LogIn) -
     assert 'name="token"' not in response.content.decode()
 
 
+@on_sqlite
 def test_a_page_that_was_tampered_with_does_nothing(alias: str, admin: Client) -> None:
     dead_ones(1)
     response = admin.post(BULK, {"token": token_of(ask(admin)) + "x"}, follow=True)
@@ -296,15 +301,22 @@ def test_a_page_that_was_tampered_with_does_nothing(alias: str, admin: Client) -
     assert count(JobStatus.DEAD) == 1
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     "criteria",
-    ["{", "[]", '{"nonsense": 1}', '{"enqueued": ["x", null]}', '{"ids": ["x"]}', '{"statuses": ["x"]}', "5"],
+    [
+        *("{", "[]", '{"nonsense": 1}', '{"enqueued": ["x", null]}', '{"ids": ["x"]}', '{"statuses": ["x"]}', "5"),
+        *('{"worker_id": {"a": 1}}', '{"queue_name": ["a"]}', '{"ids": [1e30]}', '{"key": "a\\u0000b"}'),
+        *('{"arguments": [["x", {}]]}', '{"arguments": [["x", 1e999]]}', '{"arguments": [["x", "\\ud800"]]}'),
+        *('{"arguments": [["\\ud800", 1]]}', '{"errors": [[]]}', "[" * 100_000, '{"enqueued": ["0001-01-01", null]}'),
+    ],
 )
 def test_criteria_that_are_none(alias: str, admin: Client, criteria: str) -> None:
     assert admin.get(BULK, {"verb": "retry", "criteria": criteria}).status_code in (200, 404)
     assert admin.get(BULK, {"verb": "enqueue_again"}).status_code == 404
 
 
+@on_sqlite
 def test_searching_by_arguments_needs_the_permission_here_too(alias: str, log_in: LogIn) -> None:
     client = log_in("view_job", "retry_job")
     assert ask(client, arguments=[["card", 1]]).status_code == 403
@@ -314,6 +326,7 @@ def test_nothing_to_do(alias: str, admin: Client) -> None:
     assert "There is nothing to do" in text_of(ask(admin, statuses=["done"]).content.decode())
 
 
+@on_sqlite
 def test_the_whole_table_is_not_an_action_s_selection(alias: str, admin: Client) -> None:
     (id, _) = dead_ones(2)
     data = {"action": "cancel", "_selected_action": [id], "index": "0", "select_across": "1"}
@@ -332,3 +345,222 @@ def test_criteria_are_the_same_after_they_were_stored() -> None:
     )
     assert Criteria.from_json(json.loads(json.dumps(criteria.as_json()))) == criteria
     assert Criteria.from_json(Criteria().as_json()) == Criteria()
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\0b", float("inf"), 2**63, {}, []])
+def test_an_argument_is_what_every_database_can_compare(value: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Criteria.from_json({"arguments": [["x", value]]})
+
+
+@pytest.fixture
+def in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three jobs are many, and are done two at a time."""
+    monkeypatch.setattr(bulk, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk, "CHUNK", 2)
+
+
+@pytest.mark.usefixtures("in_small_chunks")
+@pytest.mark.parametrize("minutes", ["0", "600"])
+@pytest.mark.parametrize(
+    ("verb", "wait", "run_at"),
+    [("reschedule", 0, "2031-01-01T00:00:00"), ("reschedule", 24, "2020-01-01T00:00:00"), ("run_now", 1, "")],
+)
+def test_a_job_is_met_once_though_the_verb_moves_it_in_its_index(
+    alias: str, admin: Client, verb: str, wait: int, run_at: str, minutes: str
+) -> None:
+    for _ in range(9):
+        queue.enqueue("demo", run_after=timedelta(hours=wait))
+    confirm(admin, ask(admin, verb, task_name="demo"), run_at=run_at, minutes=minutes)
+    action = bulk.run(action_of(alias).pk, using=alias)
+    assert (action.done, action.skipped) == (9, 0)
+    times = set(Job.objects.using(alias).filter(task_name="demo").values_list("run_at", flat=True))
+    assert len(times) == (9 if minutes == "600" else 1)
+
+
+@pytest.mark.usefixtures("in_small_chunks")
+def test_what_ran_and_waits_again_meanwhile_is_not_met_again(alias: str, admin: Client) -> None:
+    for _ in range(3):
+        queue.enqueue("demo", run_after=timedelta(days=1))
+    confirm(admin, ask(admin, "reschedule", task_name="demo"), run_at="2020-01-01T00:00:00")
+    id = action_of(alias).pk
+    Job.objects.using(alias).filter(task_name=run_operator_action.name).update(queue_name="rest")
+    ran: list[Any] = []
+
+    def run_one_that_was_met() -> None:
+        if not ran:
+            job = queue.claim(worker_id="w1")
+            assert job is not None
+            ran.append(queue.fail(job, OSError(), after=timedelta(days=3)))
+
+    action = bulk.run(id, using=alias, go_on=run_one_that_was_met)
+    assert (action.done, action.skipped) == (3, 0)
+    assert queue.get(ran[0].pk).run_at == ran[0].run_at
+
+
+@pytest.mark.usefixtures("in_small_chunks")
+def test_cancel_follows_jobs_that_move_on(alias: str, admin: Client) -> None:
+    """One is promoted and claimed; one, that was running, fails and waits again where the walk has been already."""
+    ids = [queue.enqueue("demo", run_after=timedelta(hours=1)).pk for _ in range(5)]
+    queue.enqueue("demo", priority=9)
+    running = queue.claim(worker_id="w1")
+    assert running is not None
+    confirm(admin, ask(admin, "cancel", task_name="demo"))
+    moved: list[Any] = []
+
+    def move() -> None:
+        if moved or action_of(alias).done < 2:
+            return
+        claimable = Job.objects.using(alias).filter(pk=ids[-1])
+        moved.append(claimable.update(status=JobStatus.READY, priority=9, run_at=NOON - timedelta(days=9999)))
+        moved.append(queue.claim(worker_id="w1"))
+        queue.fail(running, OSError(), after=timedelta(0))
+
+    action = bulk.run(action_of(alias).pk, using=alias, go_on=move)
+    assert moved[1].id == ids[-1]
+    assert (action.done, action.skipped) == (6, 0)
+    rows = Job.objects.using(alias).filter(task_name="demo")
+    assert rows.filter(status=JobStatus.CANCELLED).count() == 5
+    assert [job.pk for job in rows.filter(cancel_requested_at__isnull=False)] == [ids[-1]]
+
+
+@on_sqlite
+def test_nobody_guesses_hidden_arguments_by_the_address(alias: str, admin: Client, settings: Any) -> None:
+    queue.enqueue("demo", kwargs={"card": "4711", "order": 1})
+    assert ask(admin, "cancel", arguments=[["order", 1]]).status_code == 200
+    asked = ask(admin, "cancel", arguments=[["card", "4711"]])
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
+    assert ask(admin, "cancel", arguments=[["card", "4711"]]).status_code == 403
+    assert admin.post(BULK, {"token": token_of(asked)}).status_code == 403
+    assert ("argument card", "***") in in_words(Criteria(arguments=(Argument("card", "4711"),)), may_see_payload=True)
+
+
+def test_all_jobs_with_recorded_steps_are_counted(alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preview, "LOOKED_AT", 8)
+    ids = dead_ones(5)
+    kinds = ["step", "step", "atomic_step", "sleep"]
+    RunJournalEntry.objects.using(alias).bulk_create(
+        RunJournalEntry(
+            run_id=f"job:{id}", position=place, key=f"charge {place}", key_hash=f"{id}-{place}", kind=kind,
+            status=EntryStatus.DONE, lease_token=1, started_at=NOON,
+        )
+        for id in ids[:4] for place, kind in enumerate(kinds)
+    )  # fmt: skip
+    found = ask(admin).context["preview"]
+    assert found.jobs_with_steps == 4
+    assert len(found.steps) == 5
+
+
+@pytest.mark.usefixtures("in_small_chunks")
+def test_many_numbers_are_done_in_the_background_too(alias: str, admin: Client) -> None:
+    ids = dead_ones(3)
+    asked = ask(admin, ids=ids)
+    assert "in the background" in text_of(asked.content.decode())
+    confirm(admin, asked)
+    assert (action_of(alias).done, action_of(alias).finished_at) == (0, None)
+    assert bulk.run(action_of(alias).pk, using=alias).done == 3
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_page_that_is_sent_again_does_nothing_twice(
+    alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(bulk, "AT_ONCE", 3)
+    dead_ones(number)
+    asked = ask(admin, task_name="demo")
+    first, second = confirm(admin, asked), confirm(admin, asked)
+    assert messages(first) in messages(second)
+    assert "sent already" in messages(second)
+    assert action_of(alias).done == (2 if number == 2 else 0)
+    assert Job.objects.using(alias).filter(task_name=run_operator_action.name).count() == (number == 4)
+    assert RunLock.objects.using(alias).count() == 0
+    dead_ones(1)
+    confirm(admin, ask(admin, task_name="demo"))  # another page is another action
+    assert OperatorAction.objects.using(alias).count() == 2
+
+
+def test_a_double_click_does_nothing_twice(alias: str, admin: Client, run_threads: Callable[..., list[Any]]) -> None:
+    dead_ones(3)
+    token = token_of(ask(admin))
+
+    def send(_: int) -> Any:
+        client = Client()
+        client.cookies = admin.cookies
+        return client.post(BULK, {"token": token})
+
+    responses = run_threads(4, send)
+    assert {response.status_code for response in responses} == {302}
+    assert (action_of(alias).done, action_of(alias).skipped) == (3, 0)
+
+
+@on_sqlite
+@pytest.mark.usefixtures("in_small_chunks")
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [("cancelled", "is cancelled"), ("dead", "is dead"), ("pruned", "is gone"), ("done", "finished")],
+)
+def test_the_log_says_that_a_runner_stopped(alias: str, admin: Client, fate: str, said: str) -> None:
+    dead_ones(3)
+    confirm(admin, ask(admin))
+    runner = Job.objects.using(alias).filter(pk=action_of(alias).runner_id)
+    runner.delete() if fate == "pruned" else runner.update(status=fate, finished_at=NOON)
+    page = text_of(admin.get("/admin/gnlqueue/operatoraction/").content.decode())
+    assert said in page
+    assert "under way" not in page
+    assert ("stopped" in page) == (fate != "done")
+
+
+@pytest.mark.usefixtures("in_small_chunks")
+def test_what_carries_out_an_action_is_not_meant_by_all_that_match(alias: str, admin: Client) -> None:
+    dead_ones(3)
+    confirm(admin, ask(admin))
+    runner = action_of(alias).runner_id
+    for _ in range(3):
+        queue.enqueue("demo")
+    asked = ask(admin, "cancel", statuses=["ready"])
+    assert runner not in asked.context["preview"].ids
+    confirm(admin, asked)
+    latest = OperatorAction.objects.using(alias).latest("pk")
+    assert bulk.run(latest.pk, using=alias).done == 3
+    assert queue.get(runner).status == JobStatus.READY  # type: ignore[arg-type]
+    named = ask(admin, "cancel", ids=[runner])
+    assert named.context["preview"].ids == [runner]
+
+
+@on_sqlite
+def test_who_may_see_only_dead_jobs_may_retry_them(alias: str, log_in: LogIn) -> None:
+    first, second = dead_ones(2)
+    client = log_in("view_deadjob", "retry_job")
+    deadjob = "/admin/gnlqueue/deadjob/"
+    asked = client.post(deadjob, {"action": "retry", "_selected_action": [first], "index": "0"})
+    assert confirm(client, asked).status_code == 200
+    assert queue.get(first).status == JobStatus.READY
+    confirmed = client.post(BULK, {"token": token_of(ask(client, statuses=["dead"]))})
+    assert confirmed.headers["Location"] == deadjob
+    assert queue.get(second).status == JobStatus.READY
+    assert ask(client).status_code == 403
+    assert ask(client, statuses=["dead", "cancelled"]).status_code == 403
+
+
+@on_sqlite
+def test_one_ticked_job_s_own_page_tells_of_it(alias: str, admin: Client) -> None:
+    (id,) = dead_ones(1)
+    asked = admin.post(JOBS, {"action": "retry", "_selected_action": [id], "index": "0"})
+    confirm(admin, asked, why="the gateway is back")
+    assert action_of(alias).job_id == id
+    assert "the gateway is back" in text_of(admin.get(f"{JOBS}{id}/change/").content.decode())
+
+
+def test_all_that_match_may_lie_beyond_what_was_looked_at(
+    alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages.look, "__kwdefaults__", {"at_most": 4})
+    (wanted,) = dead_ones(1, "rare")
+    dead_ones(9)
+    listed = admin.get(f"{JOBS}?task_name=rare&status=dead")
+    assert "All jobs that match" in listed.content.decode()
+    asked = ask(admin, task_name="rare", statuses=["dead"])
+    assert "None among the jobs that were looked at" in text_of(asked.content.decode())
+    confirm(admin, asked)
+    assert bulk.run(action_of(alias).pk, using=alias).done == 1
+    assert queue.get(wanted).status == JobStatus.READY

@@ -5,9 +5,9 @@ from typing import Any
 
 import django
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
+from tests.admin.conftest import Open
 from tests.admin.stories import PAGES, Story, tell
 from tests.durable.conftest import on_sqlite
 
@@ -58,19 +58,13 @@ def test_what_we_load_carries_the_nonce(admin: Client, story: Story, nonce_polic
         assert [tag for tag in tags if f'nonce="{nonce}"' not in tag] == [], name
 
 
-def test_no_page_of_ours_violates_the_nonce_policy(story: Story, nonce_policy: None, settings: Any) -> None:
-    pytest.importorskip("playwright", reason="Playwright is not installed")
+def test_no_page_of_ours_violates_the_nonce_policy(open_page: Open, story: Story, nonce_policy: None) -> None:
     from tests.admin import browser as browsers
 
-    if browsers.CHROMIUM is None:
-        pytest.skip("no Chromium here (Debian: apt-get install chromium)")
-    settings.ALLOWED_HOSTS = ["127.0.0.1", "testserver"]
-    user = User.objects.create_superuser("root")
+    page = open_page("/admin/")
     found = {}
-    with browsers.chromium() as browser, browsers.server() as address:
-        page = browsers.logged_in(browser, address, user).new_page()
-        for name, url in PAGES.items():
-            page.goto(url(story))
-            # The stock admin's own scripts and styles carry no nonce up to Django 6.1: those are not ours to mend.
-            found[name] = [each for each in browsers.violations(page) if "/static/admin/" not in each]
+    for name, url in PAGES.items():
+        browsers.go(page, url(story))
+        # The stock admin's own scripts and styles carry no nonce up to Django 6.1: those are not ours to mend.
+        found[name] = [each for each in browsers.violations(page) if "/static/admin/" not in each]
     assert {name: violations for name, violations in found.items() if violations} == {}

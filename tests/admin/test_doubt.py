@@ -11,12 +11,12 @@ from django.test.utils import CaptureQueriesContext
 
 import gnlqueue
 from gnlqueue import queue
-from gnlqueue.admin import doubt
+from gnlqueue.admin import doubt, waiting
 from gnlqueue.models import EntryStatus, Job, JobStatus, OperatorAction, RunJournalEntry, StepNote, WorkerProcess
 from gnlqueue.worker import identity
 from tests.admin.conftest import LogIn
 from tests.admin.pages import IN_DOUBT, decision_url, job_url, look
-from tests.durable.conftest import PAST, attempt, crashing, entries, entry, jobs, leave_started, notes, play
+from tests.durable.conftest import PAST, attempt, crashing, entries, entry, jobs, leave_started, notes, on_sqlite, play
 
 __all__ = ["play"]  # a fixture
 
@@ -66,6 +66,7 @@ def job_of(row: RunJournalEntry) -> Job:
 # --- the list --------------------------------------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_an_empty_list_says_what_would_be_in_it(admin: Client) -> None:
     assert "Nothing waits for a decision." in look(admin, IN_DOUBT)
 
@@ -105,7 +106,7 @@ def test_a_run_outside_of_a_job_is_listed(alias: str, admin: Client) -> None:
 
 
 def test_pages_follow_each_other(play: Play, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubt, "ON_A_PAGE", 2)
+    monkeypatch.setattr(waiting, "ON_A_PAGE", 2)
     rows = [block(play(ask)) for _ in range(3)]
     first = admin.get(IN_DOUBT)
     after = first.context["next_after"]
@@ -114,7 +115,29 @@ def test_pages_follow_each_other(play: Play, admin: Client, monkeypatch: pytest.
     assert [each.entry.pk for each in second.context["doubtful"]] == [rows[2].pk]
     assert "Longest waiting" in second.content.decode()
     assert admin.get(IN_DOUBT, {"after": "nonsense,x"}).status_code == 200
-    assert admin.get(IN_DOUBT, {"after": "2026-13-45T00:00:00+00:00,1"}).status_code == 200
+    for after in ("2026-13-45T00:00:00+00:00,1", "0001-01-01T00:00:00+23:59,1", f"2026-01-01T00:00:00Z,{'9' * 30}"):
+        assert admin.get(IN_DOUBT, {"after": after}).status_code == 200
+
+
+@on_sqlite
+def test_pages_of_mismatches_follow_each_other(play: Play, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "ON_A_PAGE", 2)
+    rows = []
+    for _ in range(3):
+        job = play(crashing(lambda context: context.step("old", lambda: 5)))
+        attempt(job)
+        play(ask, run_after=timedelta(days=1))
+        assert attempt(job).blocked_reason == "mismatch"
+        rows.append(entry(job))
+    first = admin.get(IN_DOUBT)
+    assert [each.entry.pk for each in first.context["mismatches"]] == [rows[0].pk, rows[1].pk]
+    content = first.content.decode()
+    assert "There are more than these 2." in content
+    assert f'href="?after_job={rows[1].job_id}"' in content
+    second = admin.get(IN_DOUBT, {"after_job": rows[1].job_id})
+    assert [each.entry.pk for each in second.context["mismatches"]] == [rows[2].pk]
+    assert "Longest waiting" in second.content.decode()
+    assert admin.get(IN_DOUBT, {"after_job": "9" * 30}).status_code == 200
 
 
 def test_the_number_of_queries_of_the_list_does_not_grow(play: Play, admin: Client, alias: str) -> None:
@@ -142,6 +165,7 @@ def test_the_page_says_what_is_known(admin: Client, doubtful: RunJournalEntry) -
     assert "“It is not there” is not yet “it did not happen”." in said
 
 
+@on_sqlite
 def test_nothing_is_chosen_beforehand(admin: Client, doubtful: RunJournalEntry) -> None:
     content = admin.get(decision_url(doubtful)).content.decode()
     assert content.count('type="radio"') == 3
@@ -165,7 +189,7 @@ def test_the_worker_that_began_it_may_still_run(admin: Client, doubtful: RunJour
     assert "w1 is not on the list of workers any more" in look(admin, url)
 
 
-def test_a_step_that_raised_does_not_run_any_more(play: Play, admin: Client) -> None:
+def test_a_step_that_raised_does_not_run_any_more(play: Play, admin: Client, log_in: LogIn) -> None:
     def time_out() -> None:
         raise TimeoutError("30 s")
 
@@ -174,6 +198,8 @@ def test_a_step_that_raised_does_not_run_any_more(play: Play, admin: Client) -> 
     said = look(admin, decision_url(entry(job)))
     assert "The function of the step came back" in said
     assert "builtins.TimeoutError: 30 s" in said
+    said = look(log_in("view_stepindoubt"), decision_url(entry(job)))
+    assert "builtins.TimeoutError Its text is for those who may see arguments and results." in said
 
 
 def test_evidence_of_a_late_worker_is_shown(admin: Client, doubtful: RunJournalEntry, log_in: LogIn) -> None:
@@ -186,6 +212,7 @@ def test_evidence_of_a_late_worker_is_shown(admin: Client, doubtful: RunJournalE
     assert "ch_late" not in look(log_in("view_stepindoubt"), decision_url(doubtful))
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("value", "said"),
     [('{"card":"4242"}', '{ "card": "***" }'), ("<card 4242>", "hidden by GNLQUEUE['REDACT']"), ("<id 7>", "<id 7>")],
@@ -227,6 +254,7 @@ def test_the_job_is_failed(admin: Client, doubtful: RunJournalEntry) -> None:
     assert "retried, it asks again" in look(admin, job_url(job))
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -271,7 +299,21 @@ def test_two_who_decide_in_the_same_instant(
     monkeypatch.setattr(doubt, "resolve", be_slower)
     response = decide(admin, doubtful, "not_happened")
     assert response.status_code == 409
-    assert "has been resolved by ada" in response.content.decode()
+    assert "ada was faster, and decided: it happened. seen" in response.content.decode()
+
+
+@on_sqlite
+def test_the_slower_of_two_sees_no_result_that_is_not_for_them(
+    log_in: LogIn, doubtful: RunJournalEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_slower(*args: Any, **kwargs: Any) -> Any:
+        gnlqueue.resolve(doubtful, gnlqueue.Happened({"iban": "DE4711"}), by="ada", reason="seen")
+        return gnlqueue.resolve(*args, **kwargs)
+
+    monkeypatch.setattr(doubt, "resolve", be_slower)
+    content = decide(log_in("resolve_runjournalentry"), doubtful, "not_happened").content.decode()
+    assert "ada was faster, and decided: it happened. seen" in content
+    assert "DE4711" not in content
 
 
 def test_who_decides_on_an_old_page_is_shown_what_is_new(admin: Client, doubtful: RunJournalEntry) -> None:
@@ -303,12 +345,29 @@ def test_there_is_no_such_step(admin: Client, alias: str) -> None:
 # --- a mismatch ------------------------------------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_a_mismatch_shows_what_was_expected_and_got(admin: Client, misfit: RunJournalEntry) -> None:
     said = look(admin, decision_url(misfit))
     assert "Step old charge card" in said
     assert "Its recorded result: 5" in said
     content = admin.get(decision_url(misfit)).content.decode()
     assert [name in content for name in ("go_on", "use_recorded", "fail_job", "happened")] == [True, True, True, False]
+
+
+@on_sqlite
+def test_a_step_that_the_code_no_longer_asks_for(play: Play, admin: Client) -> None:
+    job = play(crashing(lambda context: context.using(key="5").step("charge", lambda: 5)))
+    attempt(job)
+    play(lambda context: context.using(key="5").step("bill", lambda: 6), run_after=timedelta(days=1))
+    assert attempt(job).blocked_reason == "mismatch"
+    row = entry(job, "charge[5]")
+    said = look(admin, decision_url(row))
+    assert "The code no longer asks for this step" in said
+    assert "Goes on without this step's result; if the code does it under another name, that happens again." in said
+    assert "Use the recorded result" not in said
+    assert decide(admin, row, "use_recorded").status_code == 422
+    assert decide(admin, row, "go_on").status_code == 302
+    assert attempt(job).result == 6
 
 
 def test_going_on_compares_again(admin: Client, misfit: RunJournalEntry) -> None:
@@ -321,6 +380,7 @@ def test_the_recorded_result_is_used(admin: Client, misfit: RunJournalEntry) -> 
     assert attempt(job_of(misfit)).result == 5
 
 
+@on_sqlite
 def test_what_the_verb_refuses_is_said(admin: Client, misfit: RunJournalEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise ValueError("it has a record of its own")
@@ -334,6 +394,7 @@ def test_what_the_verb_refuses_is_said(admin: Client, misfit: RunJournalEntry, m
 # --- who may ---------------------------------------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_who_may_only_look_sees_no_form_and_gets_403(log_in: LogIn, doubtful: RunJournalEntry) -> None:
     client = log_in("view_stepindoubt")
     said = look(client, decision_url(doubtful))
@@ -343,12 +404,14 @@ def test_who_may_only_look_sees_no_form_and_gets_403(log_in: LogIn, doubtful: Ru
     assert entry(job_of(doubtful)).status == EntryStatus.IN_DOUBT
 
 
+@on_sqlite
 def test_who_may_decide_may_look(log_in: LogIn, doubtful: RunJournalEntry) -> None:
     client = log_in("resolve_runjournalentry")
     assert client.get(IN_DOUBT).status_code == 200
     assert decide(client, doubtful, "not_happened").status_code == 302
 
 
+@on_sqlite
 def test_others_see_nothing(log_in: LogIn, doubtful: RunJournalEntry) -> None:
     client = log_in("view_queuestate")
     for url in (IN_DOUBT, decision_url(doubtful), f"{IN_DOUBT}{doubtful.pk}/result/"):

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 
@@ -25,6 +24,7 @@ from gnlqueue.models import (
     TaskMinute,
     WorkerProcess,
 )
+from tests.admin.conftest import Open
 from tests.admin.pages import decision_url, job_url
 from tests.durable.conftest import on_sqlite
 
@@ -118,19 +118,13 @@ def test_it_is_shown_as_text(admin: Client, urls: list[str]) -> None:
 
 
 @on_sqlite
-def test_no_browser_runs_it(urls: list[str], settings: Any) -> None:
-    pytest.importorskip("playwright", reason="Playwright is not installed")
+def test_no_browser_runs_it(open_page: Open, urls: list[str]) -> None:
     from tests.admin import browser as browsers
 
-    if browsers.CHROMIUM is None:
-        pytest.skip("no Chromium here (Debian: apt-get install chromium)")
-    settings.ALLOWED_HOSTS = ["127.0.0.1", "testserver"]
-    user = User.objects.create_superuser("root")
-    with browsers.chromium() as browser, browsers.server() as address:
-        page = browsers.logged_in(browser, address, user, viewport={"width": 375, "height": 700}).new_page()
-        ran, too_wide = [], []
-        for url in urls:
-            page.goto(url)
-            ran += [url] if page.evaluate("window.hacked") is not None else []
-            too_wide += [url] if browsers.is_too_wide(page) else []
+    page = open_page("/admin/", viewport={"width": 375, "height": 700})
+    ran, too_wide = [], []
+    for url in urls:
+        browsers.go(page, url)
+        ran += [url] if page.evaluate("window.hacked") is not None else []
+        too_wide += [url] if browsers.is_too_wide(page) else []
     assert (ran, too_wide) == ([], [])

@@ -1,32 +1,25 @@
 """The pages in a real browser: accessible, under a strict policy, narrow, right to left, by keyboard, unscripted."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 
 from gnlqueue import queue
 from gnlqueue.models import EntryStatus, JobStatus, QueueState
+from tests.admin.conftest import Open
 from tests.admin.pages import IN_DOUBT, job_url
 from tests.admin.stories import PAGES, Story, tell
 from tests.durable.conftest import on_sqlite
 
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.admin import browser as browsers
 
-pytestmark = [browsers.needs_chromium, on_sqlite]
+pytestmark = [on_sqlite, pytest.mark.usefixtures("strict_policy")]
 
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browsers.chromium() as browser:
-        yield browser
+TELEPHONE: Any = {"width": 375, "height": 700}
 
 
 @pytest.fixture
@@ -34,63 +27,41 @@ def story(alias: str) -> Story:
     return tell()
 
 
-@pytest.fixture
-def open_page(chromium: Browser, alias: str, settings: Any) -> Iterator[Open]:
-    """`open_page(url, color_scheme="dark")`: a page, as a superuser sees it, under the strict policy."""
-    settings.ALLOWED_HOSTS = ["127.0.0.1", "testserver"]
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.admin.browser.StrictPolicy"]
-    user = User.objects.create_superuser("root")
-    contexts = []
-    with browsers.server() as address:
-
-        def open_page(url: str, **options: Any) -> Page:
-            context = browsers.logged_in(chromium, address, user, **options)
-            contexts.append(context)
-            page = context.new_page()
-            page.set_default_timeout(15_000)
-            response = page.goto(url)
-            assert response is not None
-            assert response.status == 200
-            return page
-
-        yield open_page
-        for context in contexts:
-            context.close()
+def faults(page: Page) -> list[str]:
+    """What is wrong with a page: by the strict policy, by axe, and in width."""
+    found = [f"violates the policy: {each}" for each in browsers.violations(page)]
+    found += [f"light: {each}" for each in browsers.complaints(page)]
+    browsers.darken(page)
+    found += [f"dark: {each}" for each in browsers.complaints(page, only_contrast=True)]  # all else is the same
+    page.emulate_media(color_scheme="light")
+    desktop = page.viewport_size
+    assert desktop is not None
+    page.set_viewport_size(TELEPHONE)
+    found += ["is wider than a telephone"] if browsers.is_too_wide(page) else []
+    page.set_viewport_size(desktop)
+    return found
 
 
-def each_page(page: Page, story: Story) -> Iterator[str]:
-    """Go to each page in turn, and say which it is."""
+def test_every_page_is_accessible_keeps_the_strict_policy_and_fits_on_a_telephone(
+    open_page: Open, story: Story
+) -> None:
+    page = open_page("/admin/", color_scheme="light")
+    found = []
     for name, url in PAGES.items():
-        response = page.goto(url(story))
-        assert response is not None
-        assert response.status == 200, name
-        yield name
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_has_nothing_against_any_page(open_page: Open, story: Story, scheme: str) -> None:
-    page = open_page("/admin/", color_scheme=scheme)
-    only_contrast = scheme == "dark"  # all else is the same
-    found = {name: browsers.complaints(page, only_contrast=only_contrast) for name in each_page(page, story)}
-    assert [f"{name}: {each}" for name, complaints in found.items() for each in complaints] == []
-
-
-def test_no_page_violates_the_strict_policy(open_page: Open, story: Story) -> None:
-    page = open_page("/admin/")
-    found = {name: browsers.violations(page) for name in each_page(page, story)}
-    assert {name: violations for name, violations in found.items() if violations} == {}
-
-
-def test_no_page_is_wider_than_a_telephone(open_page: Open, story: Story) -> None:
-    page = open_page("/admin/", viewport={"width": 375, "height": 700})
-    assert [name for name in each_page(page, story) if browsers.is_too_wide(page)] == []
+        browsers.go(page, url(story))
+        found += [f"{name}: {each}" for each in faults(page)]
+    assert found == []
 
 
 def test_no_page_is_wider_than_a_telephone_from_right_to_left(open_page: Open, story: Story, settings: Any) -> None:
     settings.LANGUAGE_CODE = "he"
-    page = open_page("/admin/", viewport={"width": 375, "height": 700})
+    page = open_page("/admin/", viewport=TELEPHONE)
     expect(page.locator("html")).to_have_attribute("dir", "rtl")
-    assert [name for name in each_page(page, story) if browsers.is_too_wide(page)] == []
+    too_wide = []
+    for name, url in PAGES.items():
+        browsers.go(page, url(story))
+        too_wide += [name] if browsers.is_too_wide(page) else []
+    assert too_wide == []
 
 
 # --- by keyboard alone, with JavaScript and without ------------------------------------------------------------------
@@ -140,9 +111,10 @@ def test_a_queue_is_paused_by_keyboard(open_page: Open, story: Story, script: bo
 
 def test_a_page_refreshes_itself_and_keeps_what_is_open(open_page: Open, story: Story) -> None:
     blocked = queue.get(story.doubtful.job_id or 0)
-    page = open_page(f"{job_url(blocked)}?refresh=2")
+    page = open_page(f"{job_url(blocked)}?refresh=2", frozen=True)
     page.get_by_text("Traceback", exact=True).first.click()
     queue.cancel(blocked)
+    page.clock.run_for(2000)
     expect(page.locator("[data-gq-live]")).to_contain_text("It was cancelled.")
     expect(page.get_by_text("the warehouse is on fire").first).to_be_visible()
     assert browsers.violations(page) == []

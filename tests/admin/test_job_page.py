@@ -12,13 +12,25 @@ from django.test.utils import CaptureQueriesContext
 
 import gnlqueue
 from gnlqueue import queue
-from gnlqueue.admin import job_page, waterfall, why
-from gnlqueue.models import EntryStatus, Job, RunJournalEntry
+from gnlqueue.admin import errors, job_facts, job_page, waterfall
+from gnlqueue.dialects import read_clock
+from gnlqueue.models import EntryStatus, Job, RunJournalEntry, WorkerProcess
 from gnlqueue.worker import identity
 from tests.admin.conftest import LogIn
 from tests.admin.pages import decision_url, job_url, look
 from tests.app import tasks as app_tasks
-from tests.durable.conftest import PAST, attempt, claim, crashing, end_lease, entry, jobs, leave_started, play
+from tests.durable.conftest import (
+    PAST,
+    attempt,
+    claim,
+    crashing,
+    end_lease,
+    entry,
+    jobs,
+    leave_started,
+    on_sqlite,
+    play,
+)
 
 __all__ = ["play"]  # a fixture
 
@@ -72,7 +84,7 @@ def test_without_any_worker_there_is_the_command_to_start_one(admin: Client) -> 
 
 
 def test_a_silent_worker_is_none(admin: Client, worker: str, alias: str) -> None:
-    why.WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
+    WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
     assert "No worker is running at all." in look(admin, job_url(app_tasks.nothing.enqueue()))
 
 
@@ -99,11 +111,28 @@ def test_jobs_that_come_first_are_counted(admin: Client, worker: str) -> None:
 def test_jobs_that_come_first_are_counted_up_to_a_cap(
     admin: Client, worker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(why, "FARTHEST", 2)
+    monkeypatch.setattr(job_facts, "FARTHEST", 2)
     for _ in range(3):
         app_tasks.nothing.enqueue()
     job = app_tasks.nothing.enqueue()
     assert "More than 2 jobs of its queue come first" in look(admin, job_url(job))
+
+
+def test_a_job_that_was_claimed_meanwhile_is_not_behind_others(alias: str) -> None:
+    job = app_tasks.nothing.enqueue()
+    assert queue.claim("default", worker_id="w1") is not None
+    assert job_facts._place(job, alias) == (0, 0)
+
+
+@on_sqlite
+def test_numbers_are_written_as_the_reader_writes_them(
+    admin: Client, worker: str, alias: str, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    now = read_clock(alias)
+    jobs().bulk_create(Job(task_name="demo", queue_name="default", run_at=PAST, enqueued_at=now) for _ in range(1001))
+    job = app_tasks.nothing.enqueue()
+    assert "More than 1.000 jobs of its queue come first" in look(admin, job_url(job))
 
 
 def test_the_next_job_is_told_so(admin: Client, worker: str) -> None:
@@ -150,7 +179,7 @@ def test_an_expired_lease_is_told(admin: Client) -> None:
 def test_a_silent_holder_is_told(admin: Client, worker: str, alias: str) -> None:
     job = app_tasks.nothing.enqueue()
     claim(job, worker)
-    why.WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
+    WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
     assert "vm-1 has it, but has not been heard of lately." in look(admin, job_url(job))
 
 
@@ -252,6 +281,14 @@ def test_a_decision_is_told_with_who_took_it(play: Play, admin: Client) -> None:
     assert "ada decided about “charge card”: it did not happen not in the dashboard" in said
 
 
+def test_what_people_did_has_the_name_of_its_button(admin: Client) -> None:
+    job = app_tasks.nothing.using(run_after=LATER).enqueue()
+    admin.post(f"/admin/gnlqueue/job/{job.pk}/verb/run_now/")
+    said = look(admin, job_url(job))
+    assert "root: Run now" in said
+    assert "run_now" not in said
+
+
 def test_origin_and_copies_are_linked(admin: Client) -> None:
     old = app_tasks.nothing.enqueue()
     admin.post(f"/admin/gnlqueue/job/{old.pk}/verb/enqueue_again/", {"args": "[]", "kwargs": "{}", "why": "once more"})
@@ -318,6 +355,40 @@ def test_payload_needs_its_permission(play: Play, log_in: LogIn) -> None:
     assert "You may not see arguments and results." in said
     assert client.get(f"/admin/gnlqueue/stepindoubt/{entry(job).pk}/result/").status_code == 403
     assert "hidden argument" in look(log_in("view_job", "view_job_payload", name="bea"), job_url(job))
+
+
+def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> None:
+    def decline() -> None:
+        raise ValueError("card 4242 declined")
+
+    job = play(lambda context: context.using(final_errors=ValueError).step("charge", decline), max_attempts=1)
+    assert attempt(job).status == "dead"
+    pages = (job_url(job), "/admin/gnlqueue/job/", "/admin/gnlqueue/deadjob/")
+    ann = log_in("view_job", "view_deadjob")
+    for url in pages:
+        said = ann.get(url).content.decode()
+        assert "4242" not in said, url
+        assert "Its text is for those who may see arguments and results." in said, url
+        assert "StepFailed" in said, url
+    bea = log_in("view_job", "view_deadjob", "view_job_payload", name="bea")
+    for url in pages:
+        assert "4242" in bea.get(url).content.decode(), url
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("shop.Declined: card 4242", "shop.Declined"),
+        ("ValueError", "ValueError"),
+        ("shop.pay.<locals>.Declined: card 4242\nin two lines", "shop.pay.<locals>.Declined"),
+        ("card 4242 declined", ""),
+        ("The worker w1 died or lost contact while it held the job.",) * 2,
+        (None, ""),
+    ],
+)
+def test_the_class_of_an_error_is_what_its_text_begins_with(text: str | None, seen: str) -> None:
+    assert errors.in_short(text, whole=False) == seen
+    assert errors.in_short(text, whole=True) == (text or "")
 
 
 def test_named_values_are_masked(play: Play, admin: Client, settings: Any) -> None:

@@ -1,15 +1,23 @@
 """Pausing and resuming queues, and the list of workers."""
 
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from gnlqueue import queue
-from gnlqueue.models import OperatorAction, QueueState
+from gnlqueue.admin import queues
+from gnlqueue.models import Job, OperatorAction, QueueState, WorkerProcess
+from gnlqueue.worker.loop import Worker
 from tests.admin.conftest import LogIn
 from tests.admin.test_overview import claim, start_worker, text
+from tests.durable.conftest import on_sqlite
+from tests.worker.processes import until
 
 QUEUES = "/admin/gnlqueue/queuestate/"
 WORKERS = "/admin/gnlqueue/workerprocess/"
@@ -87,9 +95,61 @@ def test_workers_and_what_they_work_on(alias: str, admin: Client) -> None:
     assert f"{other.id} shop.pay default stranger" in said[said.index("Held by others") :]
 
 
-def test_a_worker_is_silent_after_one_lease(alias: str, admin: Client, settings: Any) -> None:
-    settings.GNLQUEUE = {**settings.GNLQUEUE, "LEASE_SECONDS": 300}
+def test_a_worker_is_silent_after_one_lease_of_its_own(alias: str, admin: Client) -> None:
     start_worker(alias, silent=200)
-    assert "live" in text(admin, WORKERS)
-    settings.GNLQUEUE = {**settings.GNLQUEUE, "LEASE_SECONDS": 30}
-    assert "silent" in text(admin, WORKERS)
+    assert " silent 3 min ago" in text(admin, WORKERS)
+    WorkerProcess.objects.using(alias).update(lease_seconds=600)
+    assert " live 3 min ago" in text(admin, WORKERS)
+    job = queue.enqueue("shop.pay")
+    assert "no worker runs" not in text(admin)
+    assert "No worker is running" not in text(admin, f"/admin/gnlqueue/job/{job.pk}/change/")
+
+
+def test_a_worker_tells_how_long_its_lease_is(alias: str) -> None:
+    worker = Worker(["default"], lease=600, database=alias)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    rows = WorkerProcess.objects.using(alias).filter(worker_id=worker.worker_id)
+    try:
+        until(rows.exists, "the worker's row")
+        assert rows.get().lease_seconds == 600
+    finally:
+        worker.stop()
+        thread.join(10)
+
+
+def test_what_is_not_written_down_is_not_done(alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no log")
+
+    monkeypatch.setattr(queues, "record", fail)
+    with pytest.raises(OSError, match="no log"):
+        admin.post(QUEUES + "pause/", {"queue_name": "default"})
+    assert not QueueState.objects.using(alias).filter(paused_at__isnull=False).exists()
+
+
+@on_sqlite
+def test_more_queues_than_are_shown(alias: str, admin: Client) -> None:
+    now = timezone.now()
+    Job.objects.using(alias).bulk_create(
+        Job(task_name="shop.pay", queue_name=f"tenant{number:05}", run_at=now, enqueued_at=now)
+        for number in range(2000)
+    )
+    for page in (QUEUES, "/admin/gnlqueue/overview/"):
+        with CaptureQueriesContext(connections[alias]) as captured:
+            said = text(admin, page)
+        assert len(captured) < 40
+        assert "tenant00099" in said
+        assert "tenant00100" not in said
+        assert "There are more than are shown." in said
+
+
+@on_sqlite
+def test_a_worker_that_serves_very_many_queues(alias: str, admin: Client) -> None:
+    start_worker(alias, queues=[f"tenant{number:05}" for number in range(2000)])
+    queue.pause("zebra")
+    with CaptureQueriesContext(connections[alias]) as captured:
+        said = text(admin, QUEUES)
+    assert len(captured) < 60
+    assert "There are more than are shown." in said
+    assert "zebra paused" in said

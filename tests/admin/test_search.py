@@ -47,6 +47,8 @@ def found(client: Client, query: str) -> list[int]:
         ('arg.order_id:"5"', {"arguments": (Argument("order_id", "5"),)}),
         ("arg.a:true arg.b:x:y", {"arguments": (Argument("a", True), Argument("b", "x:y"))}),
         ("arg.a:NaN", {"arguments": (Argument("a", "NaN"),)}),
+        ("arg.a:1e999", {"arguments": (Argument("a", "1e999"),)}),
+        ("arg.a:" + "[" * 100_000, {"arguments": (Argument("a", "[" * 100_000),)}),
         ("arg.a:{}", {"arguments": (Argument("a", "{}"),)}),
         ("shop.tasks:x", {"task_contains": "shop.tasks:x"}),
         ("a\0b", {"task_contains": "ab"}),

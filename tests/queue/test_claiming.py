@@ -7,10 +7,10 @@ from django.db import connections, transaction
 
 from gnlqueue import InvalidTask, enqueue_many, queue
 from gnlqueue.dialects.base import COLUMNS
-from gnlqueue.models import JobAttempt, JobStatus
+from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.candidates import _template
-from gnlqueue.queue.claiming import promote, rescue
+from gnlqueue.queue.claiming import claim_ready, promote, rescue
 from gnlqueue.queue.transitions import end_crashed
 from tests.queue.conftest import NOON, after, claimed, count, crash, row
 from tests.queue.tasks import poll_gateway
@@ -338,6 +338,23 @@ def test_of_several_jobs_of_a_dead_worker_none_pays_with_an_attempt(alias: str, 
     assert "nobody knows which did it" in kept[0].error
 
 
+def test_a_job_that_had_ended_pays_for_none_that_was_running_and_none_for_it(alias: str) -> None:
+    for _ in range(3):
+        queue.enqueue("demo", max_attempts=1)
+    running, *ended = queue.claim_many(worker_id="w1", limit=3)
+    assert end_crashed([running.pair], [job.pair for job in ended], using=alias) == 3
+    assert [(row(job)["status"], row(job)["attempts"]) for job in ended] == [("ready", 0)] * 2
+    assert (row(running)["status"], row(running)["attempts"]) == ("dead", 1)
+    errors = JobAttempt.objects.using(alias).filter(job__in=[job.id for job in ended]).values_list("error", flat=True)
+    assert all("had run to its end" in error for error in errors)
+
+
+def test_a_job_that_had_ended_and_was_alone_is_to_blame(alias: str) -> None:
+    job = claimed()
+    assert end_crashed([], [job.pair], using=alias) == 1
+    assert (row(job)["status"], row(job)["attempts"], row(job)["crashes"]) == (JobStatus.READY, 1, 1)
+
+
 def test_of_several_jobs_whose_worker_fell_silent_none_pays_with_an_attempt(alias: str) -> None:
     for _ in range(2):
         queue.enqueue("demo", max_attempts=1)
@@ -348,11 +365,40 @@ def test_of_several_jobs_whose_worker_fell_silent_none_pays_with_an_attempt(alia
     assert [row(job)["status"] for job in (*mine, other)] == ["ready", "ready", "dead"]
 
 
+def test_what_a_worker_held_in_two_queues_it_has_lost_together(alias: str) -> None:
+    held = []
+    for name in ("a", "b"):
+        queue.enqueue("demo", queue_name=name, max_attempts=1)
+        held.append(queue.claim(name, worker_id="w1", now=NOON))
+    assert rescue(["a", "b"], using=alias, now=after(seconds=61)) == 2
+    assert [row(job)["status"] for job in held] == ["ready", "ready"]
+
+
 def test_giving_up_a_job_that_another_has_claimed_since_changes_nothing(alias: str) -> None:
     job = crash(claimed(), now=NOON)
     before = row(job)
     assert end_crashed([(job.id, 1)], using=alias) == 0
     assert row(job) == before
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_claim_beyond_a_place_takes_what_stands_there_or_later_in_its_priority(alias: str) -> None:
+    for name, priority, run_after in [
+        ("earlier", 0, NOON),
+        ("here", 0, after(seconds=1)),
+        ("same-time", 0, after(seconds=1)),
+        ("later", 0, after(seconds=2)),
+        ("higher", 1, after(seconds=2)),
+        ("lower", -1, after(seconds=2)),
+    ]:
+        queue.enqueue(name, priority=priority, run_after=run_after)
+    promote(["default"], using=alias, now=after(seconds=2))
+    here = Job.objects.using(alias).get(task_name="here")
+
+    place = here.priority, here.run_at, here.pk
+    found = claim_ready("default", worker_id="w1", lease=60, limit=10, using=alias, beyond=place)
+
+    assert names(found) == ["here", "same-time", "later"]
 
 
 def test_a_claim_reads_what_its_holder_gets() -> None:

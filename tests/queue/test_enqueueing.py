@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 import gnlqueue
-from gnlqueue import EnqueuedOutsideTransaction, InvalidTask, PayloadError, UnknownTask, queue
+from gnlqueue import EnqueuedOutsideTransaction, IdempotencyConflict, InvalidTask, PayloadError, UnknownTask, queue
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.payloads import DEEPEST
 from gnlqueue.signals import job_enqueued
@@ -165,10 +165,10 @@ def test_enqueue_many_takes_one_statement_per_batch(alias: str, monkeypatch: pyt
 def test_a_batch_is_bounded_in_bytes_too(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not connections[alias].features.can_return_rows_from_bulk_insert:
         pytest.skip("MySQL returns no ids")
-    monkeypatch.setattr("gnlqueue.queue.enqueueing.BATCH_TEXT", 1000)
+    monkeypatch.setattr("gnlqueue.queue.enqueueing.BATCH_BYTES", 1000)
     with CaptureQueriesContext(connections[alias]) as captured:
         ids = gnlqueue.enqueue_many(send_receipt.bind(number, copy_to="x" * 300) for number in range(10))
-    assert sum("INSERT" in query["sql"] for query in captured) == 3
+    assert sum("INSERT" in query["sql"] for query in captured) == 4  # three of a good 300 fit
     jobs = Job.objects.using(alias).in_bulk(ids)
     assert [jobs[id].args for id in ids] == [[number] for number in range(10)]
 
@@ -390,3 +390,12 @@ def test_the_database_s_clock_says_when_a_job_was_enqueued(alias: str) -> None:
     job = send_receipt.enqueue(1)
     assert abs(job.enqueued_at - before) < timedelta(seconds=5)
     assert job.run_at == job.enqueued_at
+
+
+def test_all_or_none_of_a_database_however_it_is_named(alias: str) -> None:
+    """A call that names the database and one that leaves it to the settings are of one transaction."""
+    send_receipt.using(idempotency_key="k").enqueue(1)
+    conflict = send_receipt.using(idempotency_key="k", database=alias).bind(2)
+    with pytest.raises(IdempotencyConflict):
+        gnlqueue.enqueue_many([send_receipt.bind(3), conflict])
+    assert Job.objects.using(alias).count() == 1

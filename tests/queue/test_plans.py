@@ -1,7 +1,9 @@
 """Claim, promotion and rescue read what they take by their index, however much lies beside it."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +13,7 @@ from django.db.backends.utils import CursorWrapper
 
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.candidates import Place
 from gnlqueue.queue.claiming import AT_ONCE, claim_ready, promote, rescue
 from gnlqueue.queue.leases import renew
 from gnlqueue.queue.transitions import complete_many, release_many
@@ -140,6 +143,34 @@ def test_a_claim_goes_by_its_index_where_the_statistics_are_of_an_empty_table(
     fill(cursor, 20_000, JobStatus.DONE)
     fill(cursor, 1000, JobStatus.READY)
     assert_reads_by("gnlqueue_job_ready", cursor, claims(alias, 10))
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_claim_beyond_the_last_one_does_not_walk_over_what_a_held_snapshot_keeps(
+    alias: str, cursor: CursorWrapper
+) -> None:
+    def claim(beyond: Place | None = None, limit: int = 1) -> list[ClaimedJob]:
+        return claim_ready("default", worker_id="w1", lease=60, limit=limit, using=alias, beyond=beyond)
+
+    def pages(beyond: Place | None = None) -> int:
+        ((sql, params),) = sent(alias, lambda: claim(beyond))
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS) {sql}", params)
+        of_all = next(line for (line,) in cursor.fetchall() if "Buffers:" in line)
+        return sum(map(int, re.findall(r"(?:hit|read)=(\d+)", of_all)))
+
+    fill(cursor, 10_000, JobStatus.READY)
+    analyze(cursor)
+    pages()  # the first one has more to do
+    before = pages()
+    with closing(connections[alias].copy()) as other, other.cursor() as snapshot:
+        snapshot.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        snapshot.execute("SELECT 1 FROM gnlqueue_job LIMIT 1")
+        done = claim(limit=5000)
+        complete_many([(job, None) for job in done])
+        last = done[-1]
+
+        assert pages() > 5 * before
+        assert pages((last.priority, last.run_at, last.id)) <= 3 * before
 
 
 def test_what_is_held_is_found_by_primary_key(alias: str, cursor: CursorWrapper) -> None:

@@ -471,3 +471,11 @@ def test_a_job_that_a_rescue_blocks_says_so(alias: str) -> None:
     finally:
         signals.job_blocked.disconnect(blocked)
     assert heard == [(job.id, "in_doubt")]
+
+
+def test_large_results_are_stored_beside_small_ones(alias: str) -> None:
+    jobs = [claimed() for _ in range(4)]
+    results = ["x" * 20_000, 1, None, {"text": '"\\{}' * 10_000}]
+    assert complete_many(list(zip(jobs, results, strict=True))) == []
+    assert [queue.get(job).result for job in jobs] == results
+    assert [queue.get(job).status for job in jobs] == [JobStatus.DONE] * 4

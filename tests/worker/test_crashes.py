@@ -54,10 +54,10 @@ def test_worker_that_dies_is_replaced_at_once(
 @pytest.mark.parametrize(
     ("when", "function", "call"),
     [
-        pytest.param("after", "gnlqueue.queue.claiming.claim_ready", 4, id="many claimed"),
+        pytest.param("after", "gnlqueue.queue.claiming.claim_ready", 2, id="many claimed"),
         pytest.param("before", "gnlqueue.worker.executor.run_sync", 60, id="some have run"),
-        pytest.param("before", "gnlqueue.worker.outcomes.write", 4, id="before a group is written"),
-        pytest.param("before", "gnlqueue.worker.outcomes.together", 4, id="after a group is written"),
+        pytest.param("before", "gnlqueue.worker.outcomes.write", 2, id="before a group is written"),
+        pytest.param("before", "gnlqueue.worker.outcomes.together", 2, id="after a group is written"),
     ],
 )
 def test_worker_that_dies_with_many_jobs_in_hand(
@@ -82,6 +82,22 @@ def test_worker_that_dies_with_many_jobs_in_hand(
         assert again
     others = Job.objects.using(alias).exclude(pk__in=rescued)
     assert set(others.values_list("attempts", flat=True)) <= {1}
+
+
+def test_of_one_that_runs_and_one_that_has_run_only_the_former_is_to_blame(alias: str, runworker: Run) -> None:
+    waiting = tasks.wait.enqueue()
+    run = runworker("--lease", "60", **dying("gnlqueue.worker.outcomes.write", "before"))
+    until_told("began")
+    ran = tasks.tell.enqueue()
+
+    until_told("began", 2)
+    open_gate("go")
+    until_all(JobStatus.DONE)
+
+    assert [(row(job).attempts, row(job).crashes) for job in (waiting, ran)] == [(2, 0), (1, 0)]
+    assert [each["what"] for each in told()].count("ran") == 2
+    run.says(f"rescued .*job {waiting.pk}, begun by .*, which died; the attempt counts")
+    run.says(f"rescued .*job {ran.pk}, run by .* before it had written what came of it; no attempt counts")
 
 
 def test_worker_that_dies_while_a_job_runs(alias: str, runworker: Run) -> None:

@@ -12,10 +12,13 @@ from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import transitions
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker import executor
+from gnlqueue.worker.executor import Ending, Terms
 from gnlqueue.worker.loop import Worker
+from gnlqueue.worker.timeouts import Timeouts
 from tests.app import tasks
 from tests.app.events import open_gate, told
 from tests.app.models import Note
+from tests.durable import tasks as durable
 from tests.worker.conftest import drain, on_sqlite, row, until_status, until_told
 
 
@@ -34,6 +37,28 @@ def test_result_is_stored(alias: str, value: Any) -> None:
     assert (job.status, job.result, job.attempts, job.last_error) == (JobStatus.DONE, value, 1, None)
     assert job.finished_at is not None
     assert job.lease_expires_at is None
+
+
+@pytest.mark.parametrize("kind", ["step", "nothing", "fails"])
+@on_sqlite
+def test_outcome_says_whether_there_are_steps(alias: str, kind: str) -> None:
+    """As it is then written at once."""
+
+    def handler(context: gnlqueue.JobContext) -> None:
+        if kind != "nothing":
+            context.idempotent_step("work", int)
+        if kind == "fails":
+            raise ValueError
+
+    durable.handlers["play"] = handler
+    durable.play.enqueue()
+    job = queue.claim(worker_id="w1")
+    assert job is not None
+
+    outcome = executor.run_sync(job, durable.play, Terms(Timeouts(), timedelta(seconds=60), lambda: False))
+
+    assert outcome.has_steps is (kind != "nothing")
+    assert outcome.ending is (Ending.FAILED if kind == "fails" else Ending.DONE)
 
 
 def test_many_results_at_once(alias: str) -> None:
@@ -80,7 +105,7 @@ def test_result_that_the_database_refuses_leaves_the_job_done(
 
     jobs = Job.objects.using(alias).in_bulk(ids)
     assert [(jobs[id].status, jobs[id].result) for id in ids] == [("done", "one"), ("done", None), ("done", "three")]
-    assert "the database refused its result: no such character" in caplog.text
+    assert "its result was refused: no such character" in caplog.text
 
 
 def test_failure_is_retried_until_the_attempts_are_used_up(alias: str) -> None:

@@ -55,6 +55,19 @@ def test_what_else_there_is_wakes_at_any_time() -> None:
     assert inbox.wait(20, outcomes=3)
 
 
+def test_a_job_with_steps_waits_for_no_others() -> None:
+    """Neither where it comes while others are awaited, nor where it came before."""
+    inbox, with_steps = Inbox(), OUTCOME._replace(has_steps=True)
+    timer = later(inbox.put, with_steps)
+    assert inbox.wait(20, outcomes=3)
+    timer.join()
+    assert inbox.wait(0, outcomes=3)
+    assert inbox.take() == [with_steps]
+
+    inbox.put(OUTCOME)
+    assert not inbox.wait(0.01, outcomes=3)
+
+
 def test_no_outcome_is_missed() -> None:
     """However threads and loop fall over each other: nobody waits for a time-out, and each outcome comes once."""
     inbox, number = Inbox(), 20_000

@@ -36,7 +36,7 @@ class Place:
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
         terms = Terms(Timeouts(), timedelta(seconds=60), lambda: False)
-        self.pool = Pool(concurrency, self.table, terms, self.outcomes.append)
+        self.pool = Pool(concurrency, self.table, terms, self.report)
 
     def put(self, ids: range, function: Callable[..., Any]) -> list[ClaimedJob]:
         jobs = [claimed(id) for id in ids]
@@ -44,6 +44,9 @@ class Place:
             self.table.hold(job)
         self.pool.put([(job, Task("demo", function)) for job in jobs])
         return jobs
+
+    def report(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
 
     def begin(self) -> None:
         with self.lock:
@@ -123,6 +126,19 @@ def test_a_thread_takes_one_job_after_the_other(place: Callable[[int], Place]) -
     assert len({thread for _, thread in here.ran}) == 1
 
 
+@pytest.mark.parametrize("kind", ["short", "ashort"])
+def test_who_has_ended_is_known_before_it_is_reported(kind: str) -> None:
+    class Watchful(Place):
+        def report(self, outcome: Outcome) -> None:
+            assert [held.stage for held in self.table] == [Stage.ENDED]
+            super().report(outcome)
+
+    here = Watchful(1)
+    here.put(range(1), getattr(here, kind))
+    here.until(1)
+    here.pool.end()
+
+
 def test_what_waits_has_not_begun_and_can_be_taken_back(place: Callable[[int], Place]) -> None:
     here, go = place(1), threading.Event()
     jobs = here.put(range(10), lambda _: go.wait(PATIENCE))
@@ -181,3 +197,38 @@ def test_jobs_put_while_the_loop_is_busy_are_not_forgotten(place: Callable[[int]
     here.until(3000)
 
     assert sorted(id for id, _ in here.ran) == list(range(3000))
+
+
+def test_a_blocked_event_loop_does_not_keep_the_threads_from_their_jobs(place: Callable[[int], Place]) -> None:
+    here = place(4)
+    blocked, go_on = threading.Event(), threading.Event()
+
+    async def block(id: int) -> None:
+        blocked.set()
+        go_on.wait(PATIENCE)
+
+    here.put(range(1), block)
+    assert blocked.wait(PATIENCE)
+    here.put(range(1, 3), here.ashort)  # which stand before the others, and wait for the loop
+    here.put(range(3, 20), here.short)
+    here.until(17)
+    go_on.set()
+    here.until(20)
+
+
+def test_after_the_end_nothing_begins(place: Callable[[int], Place]) -> None:
+    here = place(1)
+    running, go_on = threading.Event(), threading.Event()
+
+    def wait(id: int) -> None:
+        running.set()
+        go_on.wait(PATIENCE)
+
+    here.put(range(1), wait)
+    assert running.wait(PATIENCE)
+    here.put(range(1, 5), here.short)
+    here.pool.end()
+    go_on.set()
+    here.until(1)
+    assert here.pool.take_back() == []
+    assert here.ran == []

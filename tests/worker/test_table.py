@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 
@@ -14,6 +15,8 @@ class Claimed:
     def __init__(self, id: int, lease_token: int = 1) -> None:
         self.id = id
         self.lease_token = lease_token
+        self.pair = id, lease_token
+        self.crashes = 0
 
 
 def job(id: int, token: int = 1) -> Any:
@@ -36,6 +39,18 @@ def test_what_is_held_is_published(table: LeaseTable) -> None:
     assert table.worker_id == "host-1-ab"
     table.drop(job(7, 3))
     assert table.pairs() == {(2**60, 2**50)}
+
+
+def test_a_job_never_goes_back(table: LeaseTable) -> None:
+    """Its thread and the loop may both have something to say of it."""
+    table.hold(job(7))
+    table.advance(job(7), Stage.OVERDUE)
+    table.advance(job(7), Stage.ENDED)
+    assert [held.stage for held in table] == [Stage.OVERDUE]
+
+    table.drop(job(7))
+    table.hold(job(7, 2))
+    assert [held.stage for held in table] == [Stage.HELD]
 
 
 def test_places_are_used_again(table: LeaseTable) -> None:
@@ -76,3 +91,13 @@ def test_cleared_table_is_free_for_another_worker(table: LeaseTable) -> None:
     assert table.worker_id == "x" * 100
     table.hold(job(5, 2))
     assert table.pairs() == {(5, 2)}
+
+
+def test_a_job_that_is_held_twice_is_dropped_once(table: LeaseTable) -> None:
+    """A worker that lost a lease unawares has claimed the job again, and its first attempt ends now."""
+    first, again = job(7, 1), job(7, 2)
+    holdings = Holdings(table)
+    holdings.add(first)
+    holdings.add(again)
+    holdings.drop([first])
+    assert (len(holdings), table.pairs()) == (1, {again.pair})

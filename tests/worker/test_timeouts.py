@@ -93,7 +93,7 @@ def test_run_once_has_timeouts_too(alias: str) -> None:
 def test_no_interrupt_reaches_a_thread_after_its_task() -> None:
     """The interrupt is sent at the very moment at which the task ends, again and again."""
     timeouts = Timeouts()
-    claimed = type("Claimed", (), {"id": 1})()
+    claimed = type("Claimed", (), {"pair": (1, 1)})()
     ends = time.monotonic() + 0.5
     interrupts = 0
     stop = threading.Event()

@@ -328,6 +328,30 @@ def test_error_that_is_no_outage_is_not_hidden(alias: str, monkeypatch: pytest.M
 
 
 @on_sqlite
+def test_who_is_woken_claims_before_its_upkeep(
+    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[str] = []
+
+    def noting(module: Any, name: str) -> None:
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **kwargs: did.append(name) or function(*args, **kwargs))
+
+    noting(claiming, "claim_ready")
+    noting(Maintenance, "do_what_is_due")
+    worker = Worker(["default"], poll_interval=60)
+    in_thread(worker)
+    until(lambda: "claim_ready" in did, "the first claim")
+    while did:  # until it has nothing more to do
+        did.clear()
+        time.sleep(0.1)
+
+    worker._wake()
+
+    until(lambda: "do_what_is_due" in did, "upkeep")
+    assert did[:2] == ["claim_ready", "do_what_is_due"]
+
+
 def test_two_suspects_in_two_queues_run_one_after_the_other(alias: str) -> None:
     jobs = [tasks.nothing.enqueue(), tasks.work_elsewhere.enqueue(), tasks.nothing.enqueue()]
     Job.objects.using(alias).update(crashes=2)

@@ -1,0 +1,33 @@
+"""Errors as people see them who may not see arguments and results: by their class, for their texts quote both."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+#: Stands where the text would.
+HIDDEN = _("Its text is for those who may see arguments and results.")
+
+#: How `last_error` begins where an exception ended the attempt.
+_CLASS = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$|\n)")
+
+#: How the texts begin that the queue itself writes; any other is the project's.
+_OURS = ("The worker ", "No worker has known the task ", "Given up by a human: ", "It ran longer than its timeout ")
+
+
+def in_short(text: str | None, *, whole: bool) -> str:
+    """Return what is kept of an error: `whole`, else its class, or the queue's own words; "" where it is neither."""
+    if not text or whole or text.startswith(_OURS):
+        return text or ""
+    found = _CLASS.match(text)
+    return found[0] if found is not None else ""
+
+
+def of_step(error: dict[str, Any] | None, *, whole: bool) -> str:
+    """Return the error that a step's entry keeps, in one line; `whole` or its class."""
+    if not error or not error.get("classes"):
+        return ""
+    name = str(error["classes"][0])
+    return f"{name}: {error.get('message', '')}" if whole else name

@@ -1,0 +1,122 @@
+"""A worker that goes on claiming where it left off misses nothing that stands before."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+
+import gnlqueue
+from gnlqueue.queue import ClaimedJob, claiming
+from gnlqueue.queue.transitions import release_many
+from gnlqueue.worker import intake
+from gnlqueue.worker.holdings import Holdings
+from gnlqueue.worker.intake import Intake
+from gnlqueue.worker.table import LeaseTable
+from tests.app.tasks import nothing
+
+on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+
+def taking(alias: str, name: str = "w1", holdings: Holdings | None = None) -> Intake:
+    """A worker's intake."""
+    return Intake(
+        ["default"],
+        Holdings(LeaseTable(1000)) if holdings is None else holdings,
+        worker_id=name,
+        database=alias,
+        lease=60,
+        concurrency=4,
+        prefetches=True,
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each claim, whether it looked only beyond the last one."""
+    asked: list[bool] = []
+    claim: Callable[..., list[ClaimedJob]] = claiming.claim_ready
+
+    def noted(*args: Any, **kwargs: Any) -> list[ClaimedJob]:
+        asked.append(kwargs.get("beyond") is not None)
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(claiming, "claim_ready", noted)
+    return asked
+
+
+@pytest.fixture
+def never_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the whole queue only where there is less than was asked for."""
+    monkeypatch.setattr(intake, "SCANS", 1e-6)
+    monkeypatch.setattr(intake, "SCAN_EVERY", 1000.0)
+
+
+@on_postgresql
+def test_claims_go_on_where_the_last_one_ended_until_there_is_less(
+    alias: str, asked: list[bool], never_due: None
+) -> None:
+    ids = gnlqueue.enqueue_many(nothing.bind() for _ in range(7))
+    mine = taking(alias)
+    claimed = [[job.id for job in mine.claim(2)] for _ in range(3)]
+    high = nothing.using(priority=1).enqueue().pk
+    last = [[job.id for job in mine.claim(2)] for _ in range(3)]
+
+    assert claimed == [ids[:2], ids[2:4], ids[4:6]]
+    assert last == [[ids[6]], [high], []]
+    assert asked == [False, True, True, True, False, False]
+
+
+@on_postgresql
+def test_what_came_back_before_is_found_at_once_where_nothing_is_beyond(
+    alias: str, asked: list[bool], never_due: None
+) -> None:
+    nothing.enqueue()
+    mine = taking(alias)
+    (job,) = mine.claim(1)
+    release_many([job])
+    gnlqueue.enqueue_many(nothing.bind() for _ in range(2))
+    mine._floors["default"] = ((0, job.run_at, job.id + 1), mine._floors["default"][1])
+
+    assert [each.id for _ in range(3) for each in mine.claim(1)][-1] == job.id
+    assert asked == [False, True, True, True, False]
+
+
+@on_postgresql
+def test_a_higher_priority_is_found_when_the_time_has_come_to_look_at_all(
+    alias: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch, never_due: None
+) -> None:
+    gnlqueue.enqueue_many(nothing.bind() for _ in range(10))
+    mine = taking(alias)
+    mine.claim(1)
+    high = nothing.using(priority=1).enqueue().pk
+    assert [job.id for job in mine.claim(1)] != [high]
+    place, _ = mine._floors["default"]
+    mine._floors["default"] = place, 0.0
+
+    assert [job.id for job in mine.claim(1)] == [high]
+    assert asked == [False, True, False]
+
+
+def test_nothing_is_lost_or_claimed_twice(alias: str, asked: list[bool]) -> None:
+    """Whatever priorities there are, however many claim, and whatever is given back."""
+    ids = gnlqueue.enqueue_many(nothing.using(priority=number % 3).bind() for number in range(300))
+
+    def consume(number: int) -> list[int]:
+        holdings, done, rounds = Holdings(LeaseTable(10)), list[int](), 0
+        mine = taking(alias, f"w{number}", holdings)
+        while claimed := mine.claim(7):
+            rounds += 1
+            back = claimed[::5] if rounds < 5 else []
+            release_many(back)
+            holdings.drop(claimed)
+            done += [job.id for job in claimed if job not in back]
+        connections.close_all()
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [id for ids in pool.map(consume, range(4)) for id in ids]
+
+    assert sorted(found) == ids
+    assert any(asked) is (connections[alias].vendor == "postgresql")
