@@ -84,16 +84,20 @@ def snapshot():
 
 
 def buffers_of_a_claim(claims: int = 100) -> float:
-    """Return how many pages of the jobs' table and its indexes a claim of one job reads."""
-    from gnlqueue.queue import claiming
+    """Return how many pages of the jobs' table and its indexes a worker's claim of one job reads."""
+    from gnlqueue.worker.holdings import Holdings
+    from gnlqueue.worker.intake import Intake
+    from gnlqueue.worker.table import LeaseTable
 
     helper.fill(claims + 1, priority=-1)
     helper.refresh()
-    take = {"worker_id": "benchmark", "lease": 60, "limit": 1, "using": "default"}
-    claiming.claim_ready("default", **take)
+    holdings = Holdings(LeaseTable(claims + 1))
+    options = {"worker_id": "benchmark", "database": "default", "lease": 60, "concurrency": 1, "prefetches": False}
+    intake = Intake(["default"], holdings, **options)
+    assert intake.claim(1)
     before = _buffers()
     for _ in range(claims):
-        assert claiming.claim_ready("default", **take)
+        assert intake.claim(1)
     return (_buffers() - before) / claims
 
 

@@ -32,10 +32,10 @@ class Peer(Base):
     configs = SETTINGS
     notes = {
         "default": "manage.py runworker, as shipped (4 threads, CONN_MAX_AGE 0)",
-        "best": "--concurrency 8, sync tasks",
+        "best": "--concurrency 1, sync tasks",
         "async": "--concurrency 100, async tasks",
     }
-    flags = {"default": {}, "best": {"concurrency": 8}, "async": {"concurrency": 100}}
+    flags = {"default": {}, "best": {"concurrency": 1}, "async": {"concurrency": 100}}
     tables = ["gnlqueue_job"]
 
     @property

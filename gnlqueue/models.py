@@ -133,7 +133,7 @@ class Job(models.Model):
             ("reschedule_job", _("Can let a waiting job run at another time")),
             ("cancel_job", _("Can cancel jobs")),
             ("enqueue_job_again", _("Can enqueue a job again, with other arguments")),
-            ("view_job_payload", _("Can see arguments and results")),
+            ("view_job_payload", _("Can see arguments, results and the texts of errors")),
         ]
 
     def __str__(self) -> str:

@@ -95,7 +95,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AlterModelOptions(
             name='job',
-            options={'default_permissions': ('view',), 'permissions': [('retry_job', 'Can retry dead and cancelled jobs'), ('run_job_now', 'Can let a waiting job run now'), ('reschedule_job', 'Can let a waiting job run at another time'), ('cancel_job', 'Can cancel jobs'), ('enqueue_job_again', 'Can enqueue a job again, with other arguments'), ('view_job_payload', 'Can see arguments and results')], 'verbose_name': 'job', 'verbose_name_plural': 'jobs'},
+            options={'default_permissions': ('view',), 'permissions': [('retry_job', 'Can retry dead and cancelled jobs'), ('run_job_now', 'Can let a waiting job run now'), ('reschedule_job', 'Can let a waiting job run at another time'), ('cancel_job', 'Can cancel jobs'), ('enqueue_job_again', 'Can enqueue a job again, with other arguments'), ('view_job_payload', 'Can see arguments, results and the texts of errors')], 'verbose_name': 'job', 'verbose_name_plural': 'jobs'},
         ),
         migrations.AlterModelOptions(
             name='jobattempt',

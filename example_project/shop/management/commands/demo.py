@@ -39,6 +39,8 @@ class Command(BaseCommand):
             with ExitStack() as stack:
                 gateway = self._start_gateway(stack)
                 machines = [self._start_machine(name, gateway, stack) for name in ("A", "B")]
+                # First: Ctrl-C in the middle of a BEGIN leaves SQLite's write lock with us, and they need it to stop.
+                stack.callback(connection.close)
                 self._work(machines)
                 results = self._show_results()
                 if results.waiting and self.screen.is_interactive:
