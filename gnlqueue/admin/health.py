@@ -37,11 +37,19 @@ def _doubts(counts: Mapping[str, CappedCount]) -> list[Alert]:
     alerts = []
     if doubts := counts["in_doubt"]:
         text = ngettext("%(count)s step is in doubt.", "%(count)s steps are in doubt.", doubts.number)
-        advice = _("Nobody knows whether they happened. Their jobs wait until you say.")
+        advice = ngettext(
+            "Nobody knows whether it happened. Its job waits until you say.",
+            "Nobody knows whether they happened. Their jobs wait until you say.",
+            doubts.number,
+        )
         alerts.append(Alert("in_doubt", text % {"count": doubts}, advice, page="stepindoubt_changelist"))
     if mismatches := counts["mismatch"]:
         text = ngettext("The code of %(count)s job changed.", "The code of %(count)s jobs changed.", mismatches.number)
-        advice = _("What they recorded does not fit what the code asks for now. They wait until you say how to go on.")
+        advice = ngettext(
+            "What it recorded does not fit what the code asks for now. It waits until you say how to go on.",
+            "What they recorded does not fit what the code asks for now. They wait until you say how to go on.",
+            mismatches.number,
+        )
         alerts.append(Alert("blocked", text % {"count": mismatches}, advice, page="stepindoubt_changelist"))
     return alerts
 

@@ -278,7 +278,7 @@ FULL_SCAN = {
 
 
 def test_nothing_reads_the_table_of_jobs(alias: str, admin: Client, cursor: CursorWrapper) -> None:  # noqa: F811
-    fill(cursor, 50_000, JobStatus.DONE, finished_at="'2026-01-01 12:00:00'")
+    fill(cursor, 170_000, JobStatus.DONE, finished_at="'2026-01-01 12:00:00'")
     fill(cursor, 10_000, JobStatus.SCHEDULED, run_at="'2099-01-01 13:00:00'")
     fill(cursor, 10_000, JobStatus.READY)
     fill(cursor, 200, JobStatus.IN_PROGRESS, lease_expires_at="'2030-01-01 13:00:00'")
