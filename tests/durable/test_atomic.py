@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from django.db import DatabaseError, connections, transaction
 from django.db.backends.signals import connection_created
 
-from gnlqueue import JobContext, queue
+from gnlqueue import JobContext, queue, signals
 from gnlqueue.dialects import Held
 from gnlqueue.durable import base
 from gnlqueue.durable.fences import JobFence
@@ -65,7 +64,8 @@ def test_one_that_takes_three_leases_stalls_nobody_and_is_not_taken_over(
         return renewed, lost
 
     monkeypatch.setattr(leases, "renew", renew_and_tell)
-    neighbour_ends = Gate()
+    neighbour_ends, finished = Gate(), Finished()
+    signals.job_finished.connect(finished)
 
     def handler(context: JobContext, what: str) -> Any:
         if what == "neighbour":
@@ -95,25 +95,35 @@ def test_one_that_takes_three_leases_stalls_nobody_and_is_not_taken_over(
     running = in_thread(worker.run)
     try:
         neighbour_ends.until_reached()
-        until(lambda: queue.get(long).status != JobStatus.IN_PROGRESS and queue.get(long).attempts)
+        finished.until(long)
         done = queue.get(long)
         assert (done.status, done.result, done.attempts, done.crashes) == (JobStatus.DONE, "reserved", 1, 0)
         assert queue.get(neighbour).attempts == 1
     finally:
         neighbour_ends.open()
-        until(lambda: queue.get(neighbour).status == JobStatus.DONE)
+        finished.until(neighbour)
         worker.stop()
         running.result(30)
+        signals.job_finished.disconnect(finished)
     assert Note.objects.using(alias).count() == 1
     assert sum((neighbour.pk, 1) in beat for beat in beats) >= 8
 
 
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for what only a row can tell."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+class Finished:
+    """The jobs that have ended, as the signal says once that is stored."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._changed = threading.Condition()
+
+    def __call__(self, job_id: int, **_: Any) -> None:
+        with self._changed:
+            self._ids.add(job_id)
+            self._changed.notify_all()
+
+    def until(self, job: Job) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: job.pk in self._ids, timeout=60), f"{job} has not ended"
 
 
 @pytest.mark.parametrize("alias", ["mysql"], indirect=True)

@@ -10,6 +10,7 @@ from django.db import connections, transaction
 from django.db.backends.utils import CursorWrapper
 
 from gnlqueue import queue
+from gnlqueue.dialects import read_clock
 from gnlqueue.models import Job, JobAttempt
 from gnlqueue.queue.claiming import seconds_until_due
 from gnlqueue.queue.leases import renew
@@ -104,8 +105,10 @@ def test_a_renewed_lease_ends_when_it_should(karachi: str) -> None:
 
 def test_a_lease_that_has_run_out_is_rescued(karachi: str) -> None:
     queue.enqueue("demo")
-    queue.claim(worker_id="w1", lease=0)
-    time.sleep(0.002)  # SQLite's clock has milliseconds
+    lost = queue.claim(worker_id="w1", lease=0)
+    assert lost is not None
+    while read_clock(karachi) <= lost.lease_expires_at:
+        pass  # SQLite's clock has milliseconds
     job = queue.claim(worker_id="w2")
     assert job is not None
     assert job.crashes == 1
@@ -136,6 +139,6 @@ def test_the_clock_is_the_statement_s_and_not_the_transaction_s(alias: str) -> N
     with transaction.atomic(alias):
         Job.objects.using(alias).exists()  # begins it
         before = datetime.now(UTC)
-        time.sleep(0.05)
+        time.sleep(0.05)  # slow on purpose: a long transaction
         job = queue.enqueue("demo")
     assert job.enqueued_at - before > timedelta(seconds=0.04)

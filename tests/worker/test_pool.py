@@ -35,6 +35,7 @@ class Place:
         self.ran: list[tuple[int, int]] = []  # job id, thread
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
+        self.reported = threading.Condition()
         terms = Terms(Timeouts(), timedelta(seconds=60), lambda: False)
         self.pool = Pool(concurrency, self.table, terms, self.report)
 
@@ -46,7 +47,9 @@ class Place:
         return jobs
 
     def report(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
+        with self.reported:
+            self.outcomes.append(outcome)
+            self.reported.notify_all()
 
     def begin(self) -> None:
         with self.lock:
@@ -76,10 +79,9 @@ class Place:
         self.end(id)
 
     def until(self, number: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while len(self.outcomes) < number:
-            assert time.monotonic() < deadline, f"{len(self.outcomes)} of {number} jobs have ended"
-            time.sleep(0.001)
+        with self.reported:
+            enough = self.reported.wait_for(lambda: len(self.outcomes) >= number, PATIENCE)
+        assert enough, f"{len(self.outcomes)} of {number} jobs have ended"
 
 
 @pytest.fixture
@@ -140,10 +142,14 @@ def test_who_has_ended_is_known_before_it_is_reported(kind: str) -> None:
 
 
 def test_what_waits_has_not_begun_and_can_be_taken_back(place: Callable[[int], Place]) -> None:
-    here, go = place(1), threading.Event()
-    jobs = here.put(range(10), lambda _: go.wait(PATIENCE))
-    while not any(held.stage is Stage.BEGUN for held in here.table):
-        time.sleep(0.001)
+    here, began, go = place(1), threading.Event(), threading.Event()
+
+    def wait(_: int) -> None:
+        began.set()
+        go.wait(PATIENCE)
+
+    jobs = here.put(range(10), wait)
+    assert began.wait(PATIENCE)
 
     assert here.pool.take_back(older_than=60) == []
     assert here.pool.take_back() == jobs[1:]
@@ -154,14 +160,14 @@ def test_what_waits_has_not_begun_and_can_be_taken_back(place: Callable[[int], P
 
 
 def test_what_the_event_loop_has_not_begun_can_be_taken_back(place: Callable[[int], Place]) -> None:
-    here, go = place(3), threading.Event()
+    here, began, go = place(3), threading.Event(), threading.Event()
 
     async def block(_: int) -> None:
+        began.set()
         go.wait(PATIENCE)
 
     jobs = here.put(range(6), block)
-    while not any(held.stage is Stage.BEGUN for held in here.table):
-        time.sleep(0.001)
+    assert began.wait(PATIENCE)
 
     taken = here.pool.take_back()
     eagerly = sys.version_info >= (3, 12)  # before, as many as there are places have begun once the first one has
@@ -193,7 +199,7 @@ def test_jobs_put_while_the_loop_is_busy_are_not_forgotten(place: Callable[[int]
     for number in range(0, 3000, 3):
         here.put(range(number, number + 3), here.ashort)
         if number % 30 == 0:
-            time.sleep(0.0001)
+            here.until(number)  # now and then the loop has little or nothing left to do
     here.until(3000)
 
     assert sorted(id for id, _ in here.ran) == list(range(3000))

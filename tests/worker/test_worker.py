@@ -13,9 +13,10 @@ import gnlqueue
 from gnlqueue import queue
 from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import claiming, transitions
-from gnlqueue.worker import outcomes
+from gnlqueue.worker import outcomes, wakeup
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.maintenance import Maintenance
+from gnlqueue.worker.pace import Pace
 from tests.app import tasks
 from tests.app.events import open_gate, told
 from tests.worker.conftest import count, drain, on_sqlite, row, until_all, until_status, until_told
@@ -339,12 +340,12 @@ def test_who_is_woken_claims_before_its_upkeep(
 
     noting(claiming, "claim_ready")
     noting(Maintenance, "do_what_is_due")
+    noting(Pace, "pause")
+    monkeypatch.setattr(wakeup, "watcher", lambda *_: None)  # its own commits would wake it
     worker = Worker(["default"], poll_interval=60)
     in_thread(worker)
-    until(lambda: "claim_ready" in did, "the first claim")
-    while did:  # until it has nothing more to do
-        did.clear()
-        time.sleep(0.1)
+    until(lambda: "pause" in did, "the end of its first turn")
+    did.clear()
 
     worker._wake()
 
