@@ -76,7 +76,6 @@ class Journal:
         self.fence = fence
         self._rows = RunJournalEntry.objects.using(fence.database)
         self.recorded = self._read()
-        self.begun: list[tuple[str, str]] = []  # kind and key of each step that is new in this attempt
         self._positions = count(max((entry.position for entry in self.recorded), default=0) + 1)
 
     def _read(self) -> list[Entry]:
@@ -92,7 +91,6 @@ class Journal:
     ) -> Entry:
         """Add an entry; with `starting` something is about to begin, which a request to cancel forbids."""
         position = next(self._positions)
-        self.begun.append((kind, key))
 
         def write() -> int:
             return self._insert(key, kind, args_hash, position, status, **values)
@@ -157,6 +155,13 @@ class Journal:
         )
         note.save(using=self.fence.database, force_insert=True)
 
+    def mismatched(self) -> set[int | None]:
+        """Return the tokens of the attempts that a mismatch has blocked: what they did, somebody has looked at."""
+        notes = StepNote.objects.using(self.fence.database).filter(
+            entry__run_id=self.run_id, kind=StepNote.Kind.MISMATCH
+        )
+        return set(notes.values_list("lease_token", flat=True))
+
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.
 
@@ -218,7 +223,6 @@ class Journal:
     def insert_here(self, key: str, kind: str, args_hash: str | None) -> Entry:
         """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
         position = next(self._positions)
-        self.begun.append((kind, key))
         id = self._insert(key, kind, args_hash, position, EntryStatus.STARTED)
         return Entry(
             id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, visited=True

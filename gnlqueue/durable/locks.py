@@ -99,7 +99,7 @@ class _OutsideRun(Run):
     async def asleep(self, name: str, length: timedelta | float) -> None:
         self.sleep(name, length)
 
-    def _block_on_renamed(self, journal: Journal, recorded: list[Entry]) -> None:
+    def _block_on_renamed(self, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
         """Let it be: several pieces of code may share such a run, and each asks for its own steps."""
 
     def as_raised(self, interrupt: JobInterrupt) -> BaseException:

@@ -55,7 +55,7 @@ class Answer:
 Flow = tuple[int, object]
 
 #: What calls the functions that run in threads.
-_THREAD_MODULES = {"threading", "concurrent.futures.thread"}
+_THREAD_MODULES = {"threading", "concurrent.futures.thread", "asgiref.current_thread_executor"}
 
 Protocol = Generator[Call | Pause, Answer, Any]
 
@@ -137,12 +137,15 @@ def flow() -> Flow:
         return threading.get_ident(), None
 
 
-def piece_of_work() -> FrameType:
-    """Return the frame with which this thread began what it does now: in a pool, another one for each piece of work."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_back.f_globals.get("__name__") not in _THREAD_MODULES:
-        frame = frame.f_back
-    return frame
+def stack() -> list[FrameType]:
+    """Return the frames that run in this thread, innermost first.
+
+    The last is the one with which the thread began what it does now: in a pool, another one for each piece of work.
+    """
+    frames = [sys._getframe(1)]
+    while (frame := frames[-1].f_back) is not None and frame.f_globals.get("__name__") not in _THREAD_MODULES:
+        frames.append(frame)
+    return frames
 
 
 def _advance(protocol: Protocol, answer: Answer | None) -> tuple[Call | Pause | None, Any]:

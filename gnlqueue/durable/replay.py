@@ -8,7 +8,7 @@ they carry an explicit key, and are found by it alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from gnlqueue.durable.entries import STEP, Entry
@@ -34,6 +34,7 @@ class Replay:
         self._next = 0
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
+        self._new: list[tuple[str, str, str | None]] = []  # new keyed steps: key, kind, args_hash
 
     def key(self, name: str, own: str | None, *, main_flow: bool) -> str:
         """Return the key of the step that is asked for now: `name`, `name#2` when repeated, `name[own]` when keyed.
@@ -68,6 +69,8 @@ class Replay:
         got = {"key": key, "kind": kind, "args_hash": args_hash}
         entry = self._keyed.get(key) if _is_keyed(key) else self._next_of_main_flow()
         if entry is None:
+            if _is_keyed(key):
+                self._new.append((key, kind, args_hash))
             return None
         if entry.key != key:
             raise Mismatch(entry, got, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
@@ -83,14 +86,23 @@ class Replay:
         unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
         return [entry for entry in self._left_out() if entry.kind == STEP and entry.status in unknown]
 
-    def renamed(self, begun: Collection[tuple[str, str]]) -> list[Entry]:
-        """Return what was recorded under the key of a step that has begun now, and under another name.
+    def renamed(self) -> list[tuple[Entry, str]]:
+        """Return the keyed steps that were done and left out, each with the key of the new one that seems to repeat it.
 
-        `begun` has the kind and the key of each such step.
+        That has the same key under another name, or the same arguments under another key. Code that only asks for less,
+        or for other things, does nothing twice.
         """
-        names = {(kind, _own_key(key)): key for kind, key in begun if _is_keyed(key)}
-        left_out = [entry for entry in self._left_out() if entry.status == EntryStatus.DONE and _is_keyed(entry.key)]
-        return [entry for entry in left_out if (entry.kind, _own_key(entry.key)) in names]
+        new: dict[tuple[str, str], str] = {}
+        for key, kind, args_hash in self._new:
+            new[kind, _own_key(key)] = key
+            if args_hash is not None:
+                new[kind, args_hash] = key
+        return [
+            (entry, again)
+            for entry in self._left_out()
+            if entry.status == EntryStatus.DONE and _is_keyed(entry.key)
+            if (again := new.get((entry.kind, _own_key(entry.key))) or new.get((entry.kind, entry.args_hash or "")))
+        ]
 
     def _left_out(self) -> list[Entry]:
         return [entry for entry in (*self._main, *self._keyed.values()) if not entry.visited]

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from types import FrameType
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from gnlqueue import payloads
 from gnlqueue.backoff import seconds
@@ -18,10 +17,11 @@ from gnlqueue.durable import protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
 from gnlqueue.durable.entries import ATOMIC, Entry, Journal
+from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
 from gnlqueue.durable.options import StepOptions
-from gnlqueue.durable.protocol import Flow, flow, inside_step, piece_of_work
+from gnlqueue.durable.protocol import Flow, flow, inside_step
 from gnlqueue.durable.replay import Mismatch, Replay
 from gnlqueue.durable.steps import Steps
 from gnlqueue.exceptions import (
@@ -40,18 +40,7 @@ T = TypeVar("T")
 
 _DEFAULTS = StepOptions()
 
-
-class _Unsealed(NamedTuple):
-    """A failure that was raised to the handler, and the frame of the work in which it was."""
-
-    step: Step
-    failed: StepFailed
-    work: FrameType
-
-    def is_of_this_work(self, caller: Flow) -> bool:
-        """Tell whether the caller's thread still does what failed; one of a pool may do something else by now."""
-        same_thread = caller == self.step.caller and caller[1] is None
-        return not same_thread or piece_of_work() is self.work
+MOST_NAMED = 20  # steps that one message names
 
 
 class Run(Steps):
@@ -73,9 +62,9 @@ class Run(Steps):
         self._closed: threading.Condition | None = None  # made by who waits for a step of another thread
         self._open: list[Flow] = []  # of each open step, the flow of control that it belongs to
         self._ended = False
-        self._failures: list[_Unsealed] = []
         self._latest: datetime | None = None  # what the database's clock said last
         self._main_flow = flow()
+        self._failures = Failures(self._main_flow)
 
     # --- what a handler asks, besides its steps ----------------------------------------------------------------------
 
@@ -126,7 +115,8 @@ class Run(Steps):
         """Do one step in this thread, and return its result."""
         _refuse_coroutines(name, function, "astep or aidempotent_step")
         caller = flow()
-        step = self._open_step(KINDS[kind], name, function, args, kwargs, options, caller)
+        caught = self._failures.caught_by(caller)
+        step = self._open_step(KINDS[kind], name, function, args, kwargs, options, caller, caught)
         try:
             return protocol.drive(step.perform())
         finally:
@@ -145,8 +135,9 @@ class Run(Steps):
         if kind == ATOMIC:
             _refuse_coroutines(name, function, "a plain def, as one transaction lives in one thread")
         caller = flow()
+        caught = self._failures.caught_by(caller)  # here, where the frames of the handler are
         step, cancelled = await protocol.to_its_end(
-            self._open_step, KINDS[kind], name, function, args, kwargs, options, caller
+            self._open_step, KINDS[kind], name, function, args, kwargs, options, caller, caught
         )
         try:
             if cancelled is not None:
@@ -170,7 +161,7 @@ class Run(Steps):
 
     def note_failure(self, step: Step, failed: StepFailed) -> None:
         """Remember a failure that the handler is about to see; if it goes on after it, the failure is sealed."""
-        self._failures.append(_Unsealed(step, failed, piece_of_work()))
+        self._failures.note(step, failed)
 
     def stop(self, interrupt: JobInterrupt) -> NoReturn:
         """Set what stops the run, unless something did before, and raise it."""
@@ -205,15 +196,17 @@ class Run(Steps):
     def look_back(self) -> None:
         """Stop where the handler has returned though its code has left out what it must not; after `end`.
 
-        A step whose outcome is unknown must not be passed over. And one of another thread or task is found by its key
-        alone: under another name it looks like a new one, and only now is it seen that nobody asks for the old one.
+        A step whose outcome is unknown must not be passed over. And one that has a key is found by it alone: renamed it
+        looks like a new one, and only now is it seen that nobody asks for the old one.
         """
         if self.interrupt is not None or self._loaded is None:
             return
         journal, replay = self._loaded
         for entry in replay.left_open():
             self._block_in_doubt(journal, entry)
-        if renamed := replay.renamed(journal.begun):
+        if (renamed := replay.renamed()) and (seen := journal.mismatched()):
+            renamed = [(entry, again) for entry, again in renamed if entry.lease_token not in seen]
+        if renamed:
             self._block_on_renamed(journal, renamed)
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -227,6 +220,7 @@ class Run(Steps):
         kwargs: dict[str, Any],
         options: StepOptions,
         caller: Flow,
+        caught: list[Failure],
     ) -> Step:
         """Find the step's key and what is recorded of it; from here on it is open."""
         self._refuse_where_no_step_can_begin(name)
@@ -243,7 +237,7 @@ class Run(Steps):
                     entry = replay.find(key, kind.kind, args_hash, match_args=options.match_args)
                 except Mismatch as mismatch:
                     self._block_on_mismatch(journal, mismatch)
-                self._seal_failures(caller)
+                self._failures.seal(caught)
         except BaseException:
             self._close_step(caller)
             raise
@@ -269,13 +263,6 @@ class Run(Steps):
                 "back with the rest. Begin it outside, or put the writes into the function of an atomic_step."
             )
 
-    def _seal_failures(self, caller: Flow) -> None:
-        """Seal what failed and did not stop `caller`. The main flow has seen it all; a branch knows only its own."""
-        for failure in list(self._failures):
-            if caller in (failure.step.caller, self._main_flow) and failure.is_of_this_work(caller):
-                self._failures.remove(failure)
-                failure.step.seal(failure.failed)
-
     def _block_on_mismatch(self, journal: Journal, mismatch: Mismatch) -> NoReturn:
         text = (
             f"The code does not fit the journal of {self.run_id!r}: {mismatch}. Put the code right and go on, use what "
@@ -294,12 +281,13 @@ class Run(Steps):
         )
         self.stop(JobBlocked(text, "in_doubt"))
 
-    def _block_on_renamed(self, journal: Journal, recorded: list[Entry]) -> None:
-        first = recorded[0]
-        keys = ", ".join(repr(entry.key) for entry in recorded[:20])
+    def _block_on_renamed(self, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
+        first, _ = renamed[0]
+        named = ", ".join(f"{entry.key!r} (it did {again!r} instead)" for entry, again in renamed[:MOST_NAMED])
+        more = f", and {len(renamed) - MOST_NAMED} more" if len(renamed) > MOST_NAMED else ""
         text = (
-            f"The code of {self.run_id!r} no longer asks for what was recorded: {keys}. It did steps of the same key "
-            "under another name, so that this happened again. Put the code right and go on, go on without, or fail the "
+            f"The code of {self.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
+            "name or key this has probably happened twice. Put the code right and go on, go on without, or fail the "
             f"job: manage.py gnlqueue resolve {first.id}."
         )
         journal.note(first, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, "{}")
@@ -324,7 +312,8 @@ class Run(Steps):
     def _moment(self, kind: type[Moment], name: str, offset: timedelta, caller: Flow) -> datetime:
         if caller != self._main_flow:
             raise ValueError(f"{kind.kind} belongs in the main flow of the run, not in a thread or an asyncio task.")
-        step = self._open_step(kind, name, read_clock, (), {}, self._options, caller)
+        caught = self._failures.caught_by(caller)
+        step = self._open_step(kind, name, read_clock, (), {}, self._options, caller, caught)
         try:
             return cast(Moment, step).record_time(offset)
         finally:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from gnlqueue.durable import lineage
+
 logger = logging.getLogger("gnlqueue.worker")
 
 #: How many jobs begin before those that run already have a turn.
@@ -24,6 +26,7 @@ class EventLoop:
     def __init__(self, next_job: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
         self._next_job = next_job
         self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(lineage.begin)
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
         self._begins = False  # soon, or just now
         self._thread = threading.Thread(target=self._run, name="gnlqueue-asyncio", daemon=True)

@@ -1,6 +1,5 @@
 """Code that asks for something else than the journal holds: the job is blocked, and there are three ways out."""
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +10,7 @@ from gnlqueue import (
     FailJob,
     GoOn,
     JobContext,
-    NotHappened,
     UseRecorded,
-    durable_run,
     queue,
     resolve,
 )
@@ -175,92 +172,3 @@ def test_no_except_clause_makes_a_success_of_a_mismatch(play: Play, clause: type
 
     now_do(handler)
     assert attempt(job).status == JobStatus.BLOCKED
-
-
-# --- steps that the code no longer asks for ------------------------------------------------------------------------
-
-
-def keyed(*names: str) -> Handler:
-    """Steps that are found by their key alone, as those of threads and asyncio tasks are."""
-    return lambda context: [context.using(key="5").step(name, give(name)) for name in names]
-
-
-def test_a_renamed_step_that_is_found_by_its_key_blocks_the_job_at_its_end(play: Play) -> None:
-    job = play(crashing(keyed("charge", "ship")))
-    attempt(job)
-    now_do(keyed("bill", "ship"))
-    blocked = attempt(job)
-    assert (blocked.status, blocked.blocked_reason, blocked.attempts) == (JobStatus.BLOCKED, "mismatch", 1)
-    assert "no longer asks for what was recorded: 'charge[5]'" in (blocked.last_error or "")
-    assert [each.key for each in in_doubt()] == ["charge[5]"]
-
-
-@on_sqlite
-def test_a_renamed_step_that_somebody_accepted_is_asked_about_once(play: Play) -> None:
-    job = play(crashing(keyed("charge", "ship")))
-    attempt(job)
-    now_do(keyed("bill", "ship"))
-    attempt(job)
-    with pytest.raises(ValueError, match="go on without its result, or fail the job"):
-        resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
-    resolve(entry(job, "charge[5]"), GoOn(), **BY)
-    assert attempt(job).result == ["bill", "ship"]
-
-
-#: Code that asks for less on a later attempt, because of what the first one did: an early return, a loop over what is
-#: still to do, a step that was taken out.
-LESS: dict[str, tuple[Handler, Handler]] = {
-    "nothing": (recorded, lambda context: "paid already"),
-    "only what is left": (keyed("charge"), lambda context: context.using(key="6").step("charge", give("charge"))),
-    "all but the last": (recorded, lambda context: context.step("charge", give("new"), 100)),
-}
-
-
-@on_sqlite
-@pytest.mark.parametrize("less", LESS)
-def test_code_may_ask_for_less_on_a_later_attempt(play: Play, less: str) -> None:
-    before, after = LESS[less]
-    job = play(crashing(before))
-    attempt(job)
-    now_do(after)
-    assert attempt(job).status == JobStatus.DONE
-
-
-@pytest.mark.parametrize("handler", [keyed("bill"), lambda context: "nothing to do"], ids=["another step", "none"])
-def test_a_step_that_may_have_happened_and_is_left_out_is_in_doubt(play: Play, handler: Handler) -> None:
-    """The run must not end as done while nobody knows what became of it."""
-    job = play(keyed("charge"))
-    leave_started(job, "charge[5]")
-    now_do(handler)
-    blocked = attempt(job)
-    assert (blocked.status, blocked.blocked_reason) == (JobStatus.BLOCKED, "in_doubt")
-    assert entry(job, "charge[5]").status == EntryStatus.IN_DOUBT
-    resolve(entry(job, "charge[5]"), NotHappened(), **BY)
-    assert attempt(job).status == JobStatus.DONE
-
-
-@on_sqlite
-def test_pieces_of_code_that_share_a_run_outside_a_job_ask_for_their_own_steps(alias: str) -> None:
-    for name in ("charge", "ship", "charge"):
-        with durable_run("order:7") as run:
-            run.using(key="5").step(name, give(name))
-
-
-@on_sqlite
-def test_an_async_handler_looks_back_too(aplay: Play) -> None:
-    async def before(context: JobContext) -> None:
-        await asyncio.gather(*(context.using(key=key).astep("charge", anything) for key in ("EU", "US")))
-        raise ZeroDivisionError
-
-    async def after(context: JobContext) -> None:
-        await asyncio.gather(*(context.using(key=key).astep("bill", anything) for key in ("EU", "US")))
-
-    job = aplay(before)
-    attempt(job)
-    tasks.handlers["aplay"] = after
-    blocked = attempt(job)
-    assert blocked.blocked_reason == "mismatch"
-    assert "'charge[EU]', 'charge[US]'" in (blocked.last_error or "")
-
-
-async def anything() -> None: ...

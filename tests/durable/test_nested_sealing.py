@@ -1,0 +1,282 @@
+"""Failures that are caught below the main flow: by an asyncio task or a thread that waited for another one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from gnlqueue import JobContext, StepFailed, queue
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.worker.loop import Worker
+from tests.durable import tasks
+from tests.durable.conftest import PAST, Ledger, attempt, in_pool, jobs, on_sqlite
+
+Play = Callable[..., Job]
+Branch = Callable[[], Awaitable[str]]
+
+#: Which event loop runs the job: the worker's own, which knows what began an asyncio task, or any other.
+LOOPS = ["the worker's loop", "another loop"]
+
+
+def run_to_its_end(job: Job, loop: str) -> Any:
+    """Run the job until it waits for nothing any more; its result."""
+    while queue.get(job).status == JobStatus.SCHEDULED or queue.get(job).status == JobStatus.READY:
+        if loop == "another loop":
+            attempt(job)
+        else:
+            jobs().filter(pk=job.pk, status=JobStatus.SCHEDULED).update(run_at=PAST)
+            Worker(["default"], heartbeat=False, drain=True).run()
+    ended = queue.get(job)
+    assert ended.status == JobStatus.DONE, ended.last_error
+    return ended.result
+
+
+class Cards:
+    """Charges that are refused at first: one that was sealed never runs again."""
+
+    def __init__(self, context: JobContext, ledger: Ledger) -> None:
+        self._context = context
+        self._ledger = ledger
+
+    def charge(self) -> str:
+        """Fail safely at the first call."""
+        self._ledger.add()
+        if len(self._ledger) == 1:
+            raise tasks.Refused("no route")
+        return "visa"
+
+    async def visa(self) -> str:
+        """Do the step that is refused at first."""
+
+        async def charge() -> str:
+            return self.charge()
+
+        return await self._context.using(key="visa", safe_errors=tasks.Refused).astep("charge", charge)
+
+    def visa_here(self) -> str:
+        """Do the step that is refused at first, in this thread."""
+        try:
+            return self._context.using(key="visa", safe_errors=tasks.Refused).step("charge", self.charge)
+        finally:
+            connections.close_all()
+
+    async def other(self, key: str = "mastercard") -> str:
+        """Do another step, in another branch or after the failure."""
+        return await self._context.using(key=key).aatomic_step("charge", lambda: key)
+
+    def crash_at_first(self) -> None:
+        """Crash in the first attempt."""
+        if self._context.claimed.lease_token == 1:
+            raise OSError("crash")
+
+
+async def wait_for_task(branch: Branch) -> bool:
+    try:
+        await asyncio.create_task(branch())  # type: ignore[arg-type]
+    except StepFailed:
+        return False
+    return True
+
+
+async def gather(branch: Branch) -> bool:
+    try:
+        await asyncio.gather(branch(), asyncio.sleep(0))
+    except StepFailed:
+        return False
+    return True
+
+
+async def gather_exceptions(branch: Branch) -> bool:
+    (result,) = await asyncio.gather(branch(), return_exceptions=True)
+    return not isinstance(result, StepFailed)
+
+
+async def in_task_group(branch: Branch) -> bool:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(branch())  # type: ignore[arg-type]
+    except ExceptionGroup:
+        return False
+    return True
+
+
+async def look_at_task(branch: Branch) -> bool:
+    task = asyncio.create_task(branch())  # type: ignore[arg-type]
+    await asyncio.wait([task])
+    return task.exception() is None
+
+
+async def wait_behind_another(branch: Branch) -> bool:
+    """The task that began it has ended, and nobody knows it any more."""
+
+    async def begin() -> list[asyncio.Task[str]]:
+        return [asyncio.create_task(branch())]  # type: ignore[arg-type]
+
+    (task,) = await asyncio.create_task(begin())
+    await asyncio.wait([task])
+    return task.exception() is None
+
+
+async def raised_by_another_name(branch: Branch) -> bool:
+    async def renaming() -> None:
+        try:
+            await branch()
+        except StepFailed as failed:
+            raise LookupError from failed
+
+    try:
+        await asyncio.gather(renaming())
+    except LookupError:
+        return False
+    return True
+
+
+HOW = [gather_exceptions, in_task_group, look_at_task, wait_behind_another, raised_by_another_name]
+
+
+@on_sqlite
+@pytest.mark.parametrize("how", [wait_for_task, gather, *HOW])
+def test_a_failure_that_the_parent_of_its_task_caught_is_sealed(
+    aplay: Play, ledger: Ledger, how: Callable[[Branch], Awaitable[bool]]
+) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+
+        async def parent() -> str:
+            return "visa" if await how(cards.visa) else await cards.other()
+
+        results = await asyncio.gather(parent())
+        cards.crash_at_first()
+        return results
+
+    assert run_to_its_end(aplay(handler), "the worker's loop") == ["mastercard"]
+    assert len(ledger) == 1
+
+
+@on_sqlite
+@pytest.mark.parametrize("how", ["task", "gather", "thread", "asgiref's thread"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_failure_that_was_raised_to_the_frame_which_goes_on_is_sealed(
+    aplay: Play, ledger: Ledger, loop: str, how: str
+) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+        begin: dict[str, Callable[[], Awaitable[Any]]] = {
+            "task": lambda: asyncio.create_task(cards.visa()),
+            "gather": lambda: asyncio.gather(cards.visa(), asyncio.sleep(0)),
+            "thread": lambda: asyncio.to_thread(cards.visa_here),
+            "asgiref's thread": lambda: sync_to_async(cards.visa_here)(),
+        }
+
+        async def parent() -> str:
+            try:
+                await begin[how]()
+            except StepFailed:
+                return await cards.other()
+            return "visa"
+
+        results = await asyncio.gather(parent())
+        cards.crash_at_first()
+        return results
+
+    assert run_to_its_end(aplay(handler), loop) == ["mastercard"]
+    assert len(ledger) == 1
+
+
+@on_sqlite
+def test_a_failure_of_a_thread_that_another_thread_caught_is_sealed(play: Play, ledger: Ledger) -> None:
+    def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+
+        def parent() -> str:
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    return pool.submit(cards.visa_here).result()
+                except StepFailed:
+                    return context.using(key="mastercard").step("charge", lambda: "mastercard")
+
+        results = in_pool([parent])
+        cards.crash_at_first()
+        return results
+
+    assert run_to_its_end(play(handler), "another loop") == ["mastercard"]
+    assert len(ledger) == 1
+
+
+@on_sqlite
+def test_a_plain_handler_that_runs_an_event_loop_seals_what_its_tasks_caught(play: Play, ledger: Ledger) -> None:
+    def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+
+        async def main() -> str:
+            try:
+                await asyncio.gather(cards.visa())
+            except StepFailed:
+                return await cards.other()
+            return "visa"
+
+        result = asyncio.run(main())
+        cards.crash_at_first()
+        return result
+
+    assert run_to_its_end(play(handler), "another loop") == "mastercard"
+    assert len(ledger) == 1
+
+
+# --- who has not caught it -------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+@pytest.mark.parametrize("who", ["its sibling", "the sibling of its parent", "a task of its sibling"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_failure_on_its_way_to_the_handler_is_not_sealed_by_others(
+    aplay: Play, ledger: Ledger, loop: str, who: str
+) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards, failed = Cards(context, ledger), asyncio.Event()
+
+        async def one() -> str:
+            try:
+                return await cards.visa()
+            finally:
+                failed.set()
+
+        async def other() -> str:
+            await failed.wait()
+            await asyncio.sleep(0)
+            return await cards.other()
+
+        async def nested(*branches: Branch) -> list[str]:
+            return await asyncio.gather(*(branch() for branch in branches))
+
+        branches: dict[str, Callable[[], list[Awaitable[Any]]]] = {
+            "its sibling": lambda: [nested(one, other)],
+            "the sibling of its parent": lambda: [nested(one), other()],
+            "a task of its sibling": lambda: [nested(one), nested(other)],
+        }
+        results = await asyncio.gather(*branches[who]())
+        cards.crash_at_first()
+        return str(results)
+
+    assert "visa" in run_to_its_end(aplay(handler), loop)
+    assert len(ledger) == 2
+
+
+@on_sqlite
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_failure_in_a_thread_is_not_sealed_by_what_the_thread_does_for_another_task(
+    aplay: Play, ledger: Ledger, loop: str
+) -> None:
+    """Asgiref has one thread for all of an event loop, which may be the one that runs a program's main function."""
+
+    async def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+        other = sync_to_async(lambda: context.using(key="mastercard").step("charge", lambda: "mastercard"))
+        return await asyncio.gather(sync_to_async(cards.visa_here)(), other())
+
+    assert run_to_its_end(aplay(handler), loop) == ["visa", "mastercard"]
+    assert len(ledger) == 2

@@ -1,0 +1,198 @@
+"""Steps that were recorded and that the code no longer asks for: found at the end of the attempt."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnlqueue import FailJob, GoOn, JobContext, NotHappened, StepFailed, UseRecorded, durable_run, queue, resolve
+from gnlqueue.durable.resolving import in_doubt
+from gnlqueue.models import EntryStatus, Job, JobStatus
+from tests.durable import tasks
+from tests.durable.conftest import (
+    KINDS,
+    attempt,
+    crashing,
+    entries,
+    entry,
+    leave_started,
+    on_sqlite,
+)
+
+Play = Callable[..., Job]
+Handler = Callable[[JobContext], Any]
+BY = {"by": "ada", "reason": "looked at the code"}
+
+
+def now_do(handler: Handler) -> None:
+    """Change the code of the task, as a deploy does."""
+    tasks.handlers["play"] = handler
+
+
+def give(result: Any) -> Callable[..., Any]:
+    return lambda *args: result
+
+
+def keyed(*keys: str, kind: str = "step") -> Handler:
+    """Do steps that are found by their key alone: 'charge[5]' is the step 'charge' with the key '5'."""
+
+    def handler(context: JobContext) -> list[Any]:
+        split = [key.removesuffix("]").split("[") for key in keys]
+        return [getattr(context.using(key=own), kind)(name, give(f"{name}[{own}]")) for name, own in split]
+
+    return handler
+
+
+def with_arguments(*keys: str, kind: str = "step") -> Handler:
+    """Do the same, and give each step its number in the key as an argument: 5 to 'charge[order-5]'."""
+
+    def handler(context: JobContext) -> list[Any]:
+        split = [key.removesuffix("]").split("[") for key in keys]
+        return [
+            getattr(context.using(key=own), kind)(name, give(f"{name}[{own}]"), own.split("-")[-1])
+            for name, own in split
+        ]
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("now", "steps"),
+    [("bill[5]", keyed), ("charge[order-5]", with_arguments), ("bill[order-5]", with_arguments)],
+    ids=["name", "key", "both"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_renamed_step_that_is_found_by_its_key_blocks_the_job_at_its_end(
+    play: Play, kind: str, now: str, steps: Callable[..., Handler]
+) -> None:
+    job = play(crashing(steps("charge[5]", "ship[6]", kind=kind)))
+    attempt(job)
+    now_do(steps(now, "ship[6]", kind=kind))
+    blocked = attempt(job)
+    assert (blocked.status, blocked.blocked_reason, blocked.attempts) == (JobStatus.BLOCKED, "mismatch", 1)
+    said = blocked.last_error or ""
+    assert f"no longer asks for what was recorded: 'charge[5]' (it did '{now}' instead)" in said
+    assert [each.key for each in in_doubt()] == ["charge[5]"]
+    with pytest.raises(ValueError, match="go on without its result, or fail the job"):
+        resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    assert attempt(job).result == [now, "ship[6]"]
+
+
+@on_sqlite
+def test_all_that_was_renamed_is_named_and_accepted_at_once(play: Play) -> None:
+    job = play(crashing(keyed(*(f"charge[{number}]" for number in range(30)))))
+    attempt(job)
+    now_do(keyed(*(f"bill[{number}]" for number in range(30))))
+    said = attempt(job).last_error or ""
+    assert "'charge[19]' (it did 'bill[19]' instead), and 10 more" in said
+    (first,) = in_doubt()
+    resolve(first, GoOn(), **BY)
+    assert attempt(job).status == JobStatus.DONE
+
+
+def test_code_that_was_put_right_leaves_out_what_the_wrong_one_did(play: Play) -> None:
+    """It does the steps that the wrong code had not: new ones too."""
+    job = play(crashing(keyed("charge[5]")))
+    attempt(job)
+    now_do(keyed("bill[5]"))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    now_do(keyed("charge[5]", "ship[5]"))
+    assert attempt(job).result == ["charge[5]", "ship[5]"]
+
+
+@on_sqlite
+def test_fail_job_ends_the_question(play: Play) -> None:
+    job = play(crashing(keyed("charge[5]")))
+    attempt(job)
+    now_do(keyed("bill[5]"))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), FailJob(), **BY)
+    assert queue.get(job).status == JobStatus.DEAD
+
+
+@on_sqlite
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_step_that_failed_may_be_left_out(play: Play, sealed: bool) -> None:
+    def refuse() -> None:
+        raise tasks.Refused("no route")
+
+    def before(context: JobContext) -> None:
+        try:
+            context.using(key="5", safe_errors=tasks.Refused).step("charge", refuse)
+        except StepFailed:
+            if sealed:
+                context.now()
+            raise
+
+    job = play(before)
+    attempt(job)
+    now_do(keyed("bill[5]"))
+    assert attempt(job).result == ["bill[5]"]
+
+
+#: Code that asks for less on a later attempt, because of what the first one did: an early return, a loop over what is
+#: still to do, a step that was taken out, keyed or not.
+LESS: dict[str, tuple[Handler, Handler]] = {
+    "nothing": (keyed("charge[5]", "ship[5]"), give("paid already")),
+    "less": (keyed("charge[5]", "ship[5]"), keyed("ship[5]")),
+    "only what is left": (with_arguments("charge[5]"), with_arguments("charge[6]")),
+    "nothing that has a key": (keyed("charge[5]"), lambda context: context.step("tell somebody", give(None))),
+    "all but the last": (
+        lambda context: [context.step("charge", give(1)), context.step("ship", give(2))],
+        lambda context: context.step("charge", give("new")),
+    ),
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("less", LESS)
+def test_code_may_ask_for_less_on_a_later_attempt(play: Play, less: str) -> None:
+    before, after = LESS[less]
+    job = play(crashing(before))
+    attempt(job)
+    now_do(after)
+    assert attempt(job).status == JobStatus.DONE
+
+
+@pytest.mark.parametrize("handler", [keyed("bill[5]"), give("nothing to do")], ids=["another step", "none"])
+def test_a_step_that_may_have_happened_and_is_left_out_is_in_doubt(play: Play, handler: Handler) -> None:
+    """The run must not end as done while nobody knows what became of it."""
+    job = play(keyed("charge[5]"))
+    leave_started(job, "charge[5]")
+    now_do(handler)
+    blocked = attempt(job)
+    assert (blocked.status, blocked.blocked_reason) == (JobStatus.BLOCKED, "in_doubt")
+    assert entry(job, "charge[5]").status == EntryStatus.IN_DOUBT
+    resolve(entry(job, "charge[5]"), NotHappened(), **BY)
+    assert attempt(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_pieces_of_code_that_share_a_run_outside_a_job_ask_for_their_own_steps(alias: str) -> None:
+    for name in ("charge", "ship", "charge"):
+        with durable_run("order:7") as run:
+            run.using(key="5").step(name, give(name))
+
+
+@on_sqlite
+def test_an_async_handler_looks_back_too(aplay: Play) -> None:
+    async def before(context: JobContext) -> None:
+        await asyncio.gather(*(context.using(key=key).astep("charge", anything) for key in ("EU", "US")))
+        raise ZeroDivisionError
+
+    async def after(context: JobContext) -> None:
+        await asyncio.gather(*(context.using(key=key).astep("bill", anything) for key in ("EU", "US")))
+
+    job = aplay(before)
+    attempt(job)
+    tasks.handlers["aplay"] = after
+    blocked = attempt(job)
+    assert blocked.blocked_reason == "mismatch"
+    assert "'charge[EU]' (it did 'bill[EU]' instead), 'charge[US]'" in (blocked.last_error or "")
+    assert {each.key for each in entries(job)} == {"charge[EU]", "charge[US]", "bill[EU]", "bill[US]"}
+
+
+async def anything() -> None: ...
