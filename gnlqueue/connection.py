@@ -39,6 +39,7 @@ def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
     before = connections[alias]
     connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, alias)
     connections[alias] = connection
+    dialects.of(alias).keep_plans(connection)
     try:
         yield connection
     finally:

@@ -24,6 +24,7 @@ class Candidates(NamedTuple):
 
     sql: str
     params: tuple[Any, ...]
+    keeps_plan: bool = False  #: whether it may be run as it was planned earlier
 
 
 #: What a claim reads of a job, in this order: the fields of `gnlqueue.queue.ClaimedJob`.
@@ -143,6 +144,17 @@ class Dialect(ABC):
             params += [*row[:10], *run_at_params, *at_params]
         return f"VALUES {', '.join(values)}", params
 
+    def one_of(self, column: str, few: str) -> str:
+        """Return the SQL that a column has one of the values that a SELECT gives."""
+        return f"{column} IN ({few})"
+
+    def keep_plans(self, connection: BaseDatabaseWrapper) -> None:  # noqa: B027  most have nothing to keep
+        """Let a connection of our own keep the plans of what is run by `execute_planned`."""
+
+    def execute_planned(self, cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
+        """Run a statement, by the plan that its connection has kept, if it does."""
+        cursor.execute(sql, params)
+
     def time(self, value: Any) -> datetime:
         """Return an aware datetime for a raw value of a datetime column."""
         return value  # type: ignore[no-any-return]  # the driver's own aware datetime
@@ -174,11 +186,15 @@ class Dialect(ABC):
             UPDATE {Job._meta.db_table}
             SET status = 'in_progress', attempts = attempts + 1, lease_token = lease_token + 1, worker_id = %s,
                 lease_expires_at = {expires}, last_attempted_at = {at}, started_at = COALESCE(started_at, {at})
-            WHERE id IN (SELECT id FROM placed WHERE suspects = 0 OR place = 1)
+            WHERE {self.one_of("id", "SELECT id FROM placed WHERE suspects = 0 OR place = 1")}
             RETURNING {", ".join(COLUMNS)}
         """
         with connection.cursor() as cursor:
-            cursor.execute(sql, [*candidates.params, worker_id, *times])
+            params = [*candidates.params, worker_id, *times]
+            if candidates.keeps_plan:
+                self.execute_planned(cursor, sql, params)
+            else:
+                cursor.execute(sql, params)
             rows = cursor.fetchall()  # at once: an unfinished RETURNING blocks SQLite's other writers
         return [self.row(values) for values in sorted(rows, key=_place)]
 
@@ -223,8 +239,9 @@ class Dialect(ABC):
         """Return a claimed row from the raw values of its columns."""
         cells = list(values)
         for index in _JSON:
-            if cells[index] is not None:
-                cells[index] = json.loads(cells[index])
+            text = cells[index]
+            if text is not None:  # mostly there are no keyword arguments
+                cells[index] = {} if text == "{}" else json.loads(text)
         if not self.times_are_aware:
             for index in _TIMES:
                 if cells[index] is not None:

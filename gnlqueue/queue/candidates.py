@@ -26,7 +26,7 @@ ORDER = ("-priority", "run_at", "id")
 #: Where a job stands among those of its queue: its priority, run_at and id.
 Place = tuple[int, datetime, int]
 
-#: Stand for the queue's name, the place and the limit in the compiled SQL; no real ones look like this.
+#: Stand for the queue's name, the place and the limit while SQL is compiled; no real ones look like this.
 _ANY_QUEUE, _ANY_PLACE, _ANY_LIMIT = "<queue>", ("<priority>", "<run_at>", "<id>"), 987654321
 
 
@@ -45,14 +45,13 @@ def candidates(alias: str, queue_name: str) -> JobQuerySet:
 def compiled(alias: str, queue_name: str, limit: int, beyond: Place | None = None) -> Candidates:
     """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim.
 
-    With `beyond`, of those that have the priority of this place and do not come before it.
+    With `beyond`, of those that have the priority of this place and do not come before it: that is what a busy worker
+    asks for, which plans anew, as the table may have grown a thousandfold since it was last analysed.
     """
     template = _template(alias, connections[alias].vendor, beyond is not None)
     values = {_ANY_QUEUE: queue_name, **dict(zip(_ANY_PLACE, beyond or (), strict=False))}
-    return Candidates(
-        template.sql.replace(str(_ANY_LIMIT), str(limit)),
-        tuple(values.get(value, value) for value in template.params),
-    )
+    params = (*(values.get(value, value) for value in template.params), limit)
+    return template._replace(params=params, keeps_plan=beyond is None)
 
 
 @cache
@@ -65,4 +64,4 @@ def _template(alias: str, vendor: str, has_place: bool) -> Candidates:
     locks = connections[alias].features.has_select_for_update
     with transaction.atomic(using=alias) if locks else nullcontext():
         sql, params = first.query.get_compiler(using=alias).as_sql()
-    return Candidates(sql, tuple(params))
+    return Candidates(sql.replace(str(_ANY_LIMIT), "%s"), tuple(params))  # the last of its parameters

@@ -1,0 +1,97 @@
+"""On PostgreSQL a worker's own connection keeps the plan of its claim, and claims also where that is lost."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import DataError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from gnlqueue import queue
+from gnlqueue.connection import dedicated
+from gnlqueue.dialects import prepared
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.candidates import Place
+from gnlqueue.queue.claiming import claim_ready
+from tests.queue.conftest import queue_alias
+
+
+@pytest.fixture
+def connection(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    """A connection as a worker has it."""
+    if connections[alias].vendor != "postgresql":
+        pytest.skip("only PostgreSQL plans a statement apart from running it")
+    with dedicated(alias, 5) as connection:
+        yield connection
+
+
+def names(connection: BaseDatabaseWrapper) -> list[str]:
+    """The statements that the server keeps for this connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements")
+        return [name for (name,) in cursor.fetchall()]
+
+
+def claim_one(limit: int = 5, beyond: Place | None = None) -> ClaimedJob:
+    """Enqueue a job, and claim it."""
+    queue.enqueue("demo")
+    (job,) = claim_ready("default", worker_id="w1", lease=60, limit=limit, using=queue_alias(), beyond=beyond)
+    return job
+
+
+def test_claims_of_any_size_share_one_plan(connection: BaseDatabaseWrapper) -> None:
+    for limit in range(1, 12):  # PostgreSQL goes over to a plan for any values after five times
+        claim_one(limit)
+    assert len(names(connection)) == 1
+
+
+def test_a_claim_beyond_a_place_is_planned_anew(connection: BaseDatabaseWrapper) -> None:
+    job = claim_one()
+    assert len(names(connection)) == 1
+    claim_one(beyond=(job.priority, job.run_at, job.id))
+    assert len(names(connection)) == 1
+
+
+def test_a_pooler_may_lend_another_connection(connection: BaseDatabaseWrapper) -> None:
+    claim_one()
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    claim_one()
+    claim_one()
+    assert names(connection) == []  # not again and again
+
+
+def test_a_pooler_may_lend_a_connection_that_knows_the_statement(connection: BaseDatabaseWrapper) -> None:
+    claim_one()
+    prepared.keep(connection)  # as one that has prepared nothing yet
+    claim_one()
+    claim_one()
+    assert len(names(connection)) == 1
+
+
+def test_a_migration_may_change_a_column(connection: BaseDatabaseWrapper) -> None:
+    claim_one()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE gnlqueue_job ALTER COLUMN worker_id TYPE varchar(101)")
+        try:
+            claim_one()
+        finally:
+            cursor.execute("ALTER TABLE gnlqueue_job ALTER COLUMN worker_id TYPE varchar(100)")
+    claim_one()
+
+
+def test_in_a_transaction_and_on_other_connections_nothing_is_kept(alias: str, connection: BaseDatabaseWrapper) -> None:
+    with transaction.atomic(using=alias):
+        claim_one()
+    assert names(connection) == []
+
+
+def test_an_ordinary_connection_keeps_nothing(alias: str) -> None:
+    if connections[alias].vendor != "postgresql":
+        pytest.skip("only PostgreSQL plans a statement apart from running it")
+    claim_one()
+    assert names(connections[alias]) == []
+
+
+def test_an_error_of_the_statement_itself_is_raised(connection: BaseDatabaseWrapper) -> None:
+    with connection.cursor() as cursor, pytest.raises(DataError):
+        prepared.execute(cursor, "SELECT 1 / %s::int", [0])
