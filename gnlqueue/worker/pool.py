@@ -13,13 +13,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.registry import Task
-from gnlqueue.worker import executor
+from gnlqueue.worker import executor, tidying
 from gnlqueue.worker.eventloop import EventLoop
 from gnlqueue.worker.executor import Ending, Outcome, Terms
 from gnlqueue.worker.table import LeaseTable, Stage
@@ -56,6 +54,7 @@ class Pool:
         self._outages = 0
         self._outages_seen_by_loop = 0
         self._loop: EventLoop | None = None
+        tidying.watch()
 
     def put(self, jobs: Iterable[tuple[ClaimedJob, Task[..., Any]]]) -> None:
         """Run these jobs as soon as there are places for them."""
@@ -132,17 +131,17 @@ class Pool:
         while job is not None:
             if outages != self._outages:
                 outages = self._outages
-                _close_connections()
+                tidying.close_all()
             self._table.advance(job.claimed, Stage.BEGUN)
             try:
                 outcome = executor.run_sync(job.claimed, job.task, self._terms)
             except BaseException as error:
                 outcome = _failed_before_its_task(job.claimed, error)
             self._table.advance(job.claimed, Stage.ENDED)
-            _tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
+            tidying.tidy(interrupted=isinstance(outcome.error, JobTimedOut))
             self._report(outcome)
             job = self._next(ended=1)
-        _close_connections()
+        tidying.close_all()
 
     def _next(self, *, ended: int = 0) -> _Waiting | None:
         """Wait for the next job, after one or none has ended; `None` once the pool ends."""
@@ -160,7 +159,7 @@ class Pool:
                 told = self._changed.wait(IDLE_CONNECTION_AGE)
                 self._idle -= 1
             if not told:
-                _close_connections()
+                tidying.close_all()
 
     # --- on the event loop -------------------------------------------------------------------------------------------
 
@@ -174,11 +173,11 @@ class Pool:
         try:
             if self._outages_seen_by_loop != self._outages:
                 self._outages_seen_by_loop = self._outages
-                await sync_to_async(_close_connections)()
+                await sync_to_async(tidying.close_all)()
             self._table.advance(job.claimed, Stage.BEGUN)
             outcome = await executor.run_async(job.claimed, job.task, self._terms)
             if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
-                await sync_to_async(_tidy_connections)(interrupted=False)
+                await sync_to_async(tidying.tidy)(interrupted=False)
         except BaseException as error:
             outcome = outcome or _failed_before_its_task(job.claimed, error)
         self._table.advance(job.claimed, Stage.ENDED)
@@ -194,30 +193,3 @@ def _failed_before_its_task(claimed: ClaimedJob, error: BaseException) -> Outcom
     """Return the outcome for an error that is not the task's but ours: the job must not be held for ever."""
     logger.error("job %s (%s) could not be run", claimed.id, claimed.task_name, exc_info=error)
     return Outcome(claimed, Ending.FAILED, error=error)
-
-
-def _tidy_connections(*, interrupted: bool) -> None:
-    """Leave no transaction and no broken connection to the next job, without reconnecting for each.
-
-    `CONN_MAX_AGE` is about web requests; its default of 0 would mean a new connection for every job.
-    """
-    for connection in connections.all(initialized_only=True):
-        pooled = bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
-        unfinished = connection.in_atomic_block or not connection.autocommit
-        if interrupted or unfinished or connection.errors_occurred or pooled:
-            _close(connection)
-
-
-def _close_connections() -> None:
-    for connection in connections.all(initialized_only=True):
-        _close(connection)
-
-
-def _close(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection of this thread, whatever state it is in: the thread must go on."""
-    try:
-        connection.close()
-    except Exception:
-        logger.warning("A connection to %r could not be closed properly.", connection.alias, exc_info=True)
-    if connection.in_atomic_block:  # it would stay unusable: Django waits for the end of a block that has no end
-        del connections[connection.alias]
