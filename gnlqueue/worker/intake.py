@@ -15,7 +15,7 @@ from gnlqueue.queue import ClaimedJob, claiming, transitions
 from gnlqueue.queue.candidates import Place
 from gnlqueue.worker.holdings import Holdings
 
-MAX_PREFETCH = 200  # jobs claimed beyond the free slots
+MAX_PREFETCH = 400  # jobs claimed beyond the free slots: some are written, some claimed, and enough are left to run
 SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
 PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
 PREFETCHED_WORK = PREFETCH_PATIENCE / 4  # seconds of work to have at hand
@@ -132,7 +132,8 @@ class Intake:
         yield from self._queue_names[: self._first]
 
     def _prefetch(self) -> int:
-        if not self._prefetches or len(self._recent) < self._concurrency or time.monotonic() < self._prefetch_after:
+        too_few = len(self._recent) < min(self._concurrency, RECENT)
+        if not self._prefetches or too_few or time.monotonic() < self._prefetch_after:
             return 0
         median = statistics.median_low(self._recent)
         if median >= SHORT_TASK:

@@ -37,6 +37,7 @@ from gnlqueue.worker.timeouts import Timeouts
 logger = logging.getLogger("gnlqueue.worker")
 
 GROUP_DELAY = 0.005  # seconds that an outcome waits for others while more are running
+GROUPS = 4  # of outcomes, in which what is held is written
 MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
@@ -251,8 +252,9 @@ class Worker:
                 self.stop()
             elif time.monotonic() >= ends or nap == left:  # the latter: somebody is to be interrupted
                 break
-        # A lone outcome is written at once. One of many waits for others, but not until there is nothing left to run.
-        if 0 < len(self._inbox) < (group := len(self._holdings) // 2):
+        # A lone outcome is written at once. One of many waits for others, but not so long that the threads have nothing
+        # left to run while these are written and the next are claimed.
+        if 0 < len(self._inbox) < (group := len(self._holdings) // GROUPS):
             self._inbox.wait(min(GROUP_DELAY, ends - time.monotonic()), outcomes=group)
         self._unwritten += self._inbox.take()
         if self._woken:
