@@ -273,12 +273,18 @@ def _one_in_a_transaction(cursor: Any, vendor: str) -> bool:
 
 
 def drain(
-    count: int, command: Sequence[str] = (), processes: int = 1, ready: Callable[[], None] = lambda: None
+    count: int,
+    command: Sequence[str] = (),
+    processes: int = 1,
+    ready: Callable[[], None] = lambda: None,
+    *,
+    to_the_end: bool = False,
 ) -> dict[str, float]:
     """Let workers work off what waits (the first `count` of it); the rate between the first and the last start.
 
     `command` is that of a worker, by default ours as shipped; `ready` is called once they are started. Gives jobs a
-    second, their ratio to Y, and the milliseconds of CPU that the workers took for each.
+    second, their ratio to Y, and the milliseconds of CPU that the workers took for each; with `to_the_end`
+    of a queue of ours also how many milliseconds after the last start the last outcome was written.
     """
     forget_marks()
     yard = yardstick()
@@ -288,9 +294,22 @@ def drain(
         cpu, seen = cpu_seconds(pids), marked()
         until(lambda: marked() >= count, marked)
         cpu = (cpu_seconds(pids) - cpu) / max(marked() - seen, 1)
+        if to_the_end:
+            until(lambda: not waiting(), waiting)
     times = [at for _, at in marks()]
     rate = (len(times) - 1) / max(times[-1] - times[0], 1) * 1e9
-    return {"a_second": rate, "Y": rate / ((yard + yardstick()) / 2), "worker_CPU_ms": cpu * 1000}
+    measured = {"a_second": rate, "Y": rate / ((yard + yardstick()) / 2), "worker_CPU_ms": cpu * 1000}
+    if to_the_end:
+        measured["last_outcome_ms"] = _last_finished() - times[-1] / 1e6
+    return measured
+
+
+def _last_finished() -> float:
+    """Return when the last outcome was written, in milliseconds of the monotonic clock."""
+    from gnlqueue.models import Job
+
+    finished = Job.objects.exclude(finished_at=None).order_by("-finished_at").values_list("finished_at", flat=True)[0]
+    return (finished.timestamp() - time.time() + time.monotonic()) * 1000
 
 
 def percentile(values: Sequence[float], share: float) -> float:

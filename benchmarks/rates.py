@@ -74,7 +74,7 @@ def main() -> None:
                     count = options.jobs if ours else options.jobs // 10
                     queue.empty()
                     queue.fill(count)
-                    rate = helper.drain(count, *queue.worker(processes))
+                    rate = helper.drain(count, *queue.worker(processes), to_the_end=ours)
                     helper.say(f"{queue.name}: drain, {processes} processes", **rate)
 
 
