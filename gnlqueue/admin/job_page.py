@@ -37,6 +37,7 @@ MOST_STEPS = 100  # on one page; the links beneath lead to the others
 MOST_ATTEMPTS = 20
 MOST_NOTES = 50
 MOST_ACTIONS = 50
+MOST_MADE = 20  # jobs that were enqueued again from this one
 LONGEST = 400  # characters of a value; more is a download
 
 
@@ -73,6 +74,8 @@ def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse
     last = steps[-1].entry if steps and "steps_before" not in request.GET else None
     mismatch = mismatched_entry(job) if job.blocked_reason == "mismatch" else None
     reasons = why.reasons(job_facts.facts_of(request, job, now, mismatch=mismatch, last=last, alias=alias))
+    copies = Job.objects.using(alias).filter(origin_id=job.pk).order_by("id")
+    made = list(copies.values_list("id", flat=True)[: MOST_MADE + 1])
     context = page_context(
         admin,
         request,
@@ -86,7 +89,8 @@ def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse
         arguments=arguments_of(job) if shows_payload else (),
         result=shown(masked(job.result)) if shows_payload and job.status == JobStatus.DONE else "",
         progress=shown(masked(job.progress)) if shows_payload and job.progress is not None else "",
-        made=[action.where["new_job"] for action in history.actions if action.where and "new_job" in action.where],
+        made=made[:MOST_MADE],
+        more_made=len(made) > MOST_MADE,
         payload_url=url(request, "gnlqueue_job_payload", job.pk) if shows_payload else "",
         options=shown(job.options) if job.options else "",
         events=list(with_pauses(timeline.timeline(history))),

@@ -14,7 +14,7 @@ import gnlqueue
 from gnlqueue import queue
 from gnlqueue.admin import errors, job_facts, job_page, waterfall
 from gnlqueue.dialects import read_clock
-from gnlqueue.models import EntryStatus, Job, RunJournalEntry, WorkerProcess
+from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, WorkerProcess
 from gnlqueue.worker import identity
 from tests.admin.conftest import LogIn
 from tests.admin.pages import decision_url, job_url, look
@@ -298,6 +298,17 @@ def test_origin_and_copies_are_linked(admin: Client) -> None:
     assert f'href="{job_url(new)}"' in admin.get(job_url(old)).content.decode()
 
 
+def test_copies_that_code_made_are_linked_too(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = app_tasks.nothing.enqueue()
+    first, second = (queue.enqueue_again(old).job for _ in range(2))
+    assert f"Enqueued again as job {first.pk} , job {second.pk} " in look(admin, job_url(old))
+    monkeypatch.setattr(job_page, "MOST_MADE", 1)
+    assert f"Enqueued again as job {first.pk} and more" in look(admin, job_url(old))
+    queue.cancel(first)
+    queue.prune(timedelta(0), statuses=[JobStatus.CANCELLED])
+    assert f"Enqueued again as job {second.pk} " in look(admin, job_url(old))
+
+
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
@@ -429,7 +440,7 @@ def test_the_number_of_queries_does_not_grow(play: Play, admin: Client, worker: 
     for _ in range(3):
         attempt(big)
     of_who_asks = 2 if alias == "default" else 0  # the session and the user
-    assert queries(small) == queries(big) == 9 + of_who_asks
+    assert queries(small) == queries(big) == 10 + of_who_asks
 
 
 # --- the axis --------------------------------------------------------------------------------------------------------
