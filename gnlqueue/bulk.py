@@ -8,12 +8,16 @@ the ids. But a verb changes the status, or the time by which that index is sorte
 met again further on, and one that moved may be missed. Hence `_left_to_do` knows a job that is as the verb makes it,
 by nothing but the job's row; statuses are walked in the order in which jobs go through them; and what is to be
 cancelled is walked again until nothing is left.
+
+Up to ten thousand jobs are frozen by their numbers, so that one knows of each whether it had changed. More are frozen
+as a filter, and counted before the first one is changed: what is left of that number in the end had changed meanwhile.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,12 +28,13 @@ from gnlqueue import queue
 from gnlqueue.dialects import now as clock
 from gnlqueue.dialects import read_clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
-from gnlqueue.finding import Criteria, Place, Plan, look, plans_for
+from gnlqueue.finding import Criteria, Place, look, plans_for
 from gnlqueue.models import Job, JobStatus, OperatorAction
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.transactions import retried
 
 CHUNK = 100  # jobs changed in one transaction
+COUNT = 10_000  # jobs counted in one transaction
 AT_ONCE = 500  # jobs that a request changes itself; more are left to a background job
 
 
@@ -60,7 +65,11 @@ def act(verb: str, job: Job | int, *, using: str, run_after: datetime | timedelt
 
 def freeze(criteria: Criteria, *, spread: timedelta = timedelta(), run_after: datetime | None = None) -> dict[str, Any]:
     """Return what the operator log keeps of an action on many jobs: the filter, and how far the work has come."""
-    kept: dict[str, Any] = {"filter": criteria.as_json(), "plan": 0, "after": None}
+    kept: dict[str, Any] = {"filter": criteria.as_json(), "plan": 0, "after": None, "matched": 0}
+    if criteria.ids is not None:
+        kept["matched"] = len(criteria.ids)
+    else:
+        kept["counting"] = True
     if spread:
         kept["spread"] = spread.total_seconds()
     if run_after is not None:
@@ -86,28 +95,54 @@ def _do_chunk(action_id: int, using: str) -> bool:
         kept = action.where or {}
         kept.setdefault("began", read_clock(using).isoformat())
         criteria = Criteria.from_json(kept["filter"])
-        plans = plans_for(criteria, using)
-        if kept["plan"] >= len(plans) and kept.pop("again", False):
+        end = 1 if criteria.ids is not None else len(plans_for(criteria, using))
+        if kept.get("counting"):
+            # Who moves on from one status to another meanwhile may be counted twice, or not at all.
+            if kept["plan"] < end:
+                kept["matched"] += len(_next(kept, criteria, COUNT, using))
+            else:
+                kept |= {"plan": 0, "counting": False}
+            row.update(where=kept)
+            return True
+        if kept["plan"] >= end and kept.pop("again", False):
             kept |= {"plan": 0}
-        if kept["plan"] >= len(plans):
-            chosen = {} if criteria.ids is None else {"skipped": len(criteria.ids) - action.done}
-            row.update(finished_at=clock(), **chosen)
+        if kept["plan"] >= end:
+            gone = max(kept.get("matched", 0) - action.done - action.skipped, 0)  # they no longer match
+            row.update(finished_at=clock(), skipped=F("skipped") + gone)
             return False
-        plan: Plan = plans[kept["plan"]]
-        place = Place.parse(kept["after"], plan) if kept["after"] else None
-        if kept["after"] and place is None:  # of another version; from the beginning it might never end
-            raise ValueError(f"The position {kept['after']!r} of operator action {action_id} cannot be read.")
-        page = look(plan, CHUNK, place)
+        found = _next(kept, criteria, CHUNK, using)
         # Numbers are met once each; of those, one that is as the verb makes it is still one that was meant.
-        ids = page.ids if criteria.ids is not None else _left_to_do(action, page.ids, using)
+        ids = found if criteria.ids is not None else _left_to_do(action, found, using)
         done = sum(_changed(action, id, using) for id in ids)
         skipped = len(ids) - done
         if done and action.verb == "cancel" and criteria.ids is None:
             kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
-        left = page.next is not None
-        kept |= {"after": str(page.next), "plan": kept["plan"]} if left else {"after": None, "plan": kept["plan"] + 1}
         row.update(done=F("done") + done, skipped=F("skipped") + skipped, where=kept)
     return True
+
+
+def _next(kept: dict[str, Any], criteria: Criteria, size: int, using: str) -> list[int]:
+    """Return the next jobs, and move the position behind them."""
+    if criteria.ids is not None:
+        return _next_of_numbers(kept, criteria, size, using)
+    plan = plans_for(criteria, using)[kept["plan"]]
+    place = Place.parse(kept["after"], plan) if kept["after"] else None
+    if kept["after"] and place is None:  # of another version; from the beginning it might never end
+        raise ValueError(f"The position {kept['after']!r} of an operator's action cannot be read.")
+    page = look(plan, size, place)
+    left = page.next is not None
+    kept |= {"after": str(page.next)} if left else {"after": None, "plan": kept["plan"] + 1}
+    return page.ids
+
+
+def _next_of_numbers(kept: dict[str, Any], criteria: Criteria, size: int, using: str) -> list[int]:
+    """Return those of the next numbers whose jobs still match; no statement names all of ten thousand."""
+    last = int(kept["after"]) if kept["after"] else None
+    left = sorted((id for id in criteria.ids or () if last is None or id < last), reverse=True)
+    numbers = tuple(left[:size])
+    kept |= {"after": str(numbers[-1])} if len(left) > size else {"after": None, "plan": kept["plan"] + 1}
+    (plan,) = plans_for(replace(criteria, ids=numbers), using)
+    return look(plan, size).ids
 
 
 def _left_to_do(action: OperatorAction, ids: list[int], using: str) -> list[int]:

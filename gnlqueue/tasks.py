@@ -11,4 +11,4 @@ from gnlqueue.registry import task
 def run_operator_action(context: JobContext, action_id: int) -> str:
     """Do what an operator asked for to many jobs; an attempt goes on where the last one ended."""
     action = bulk.run(action_id, using=context.claimed.database, go_on=context.check)
-    return f"{action.done} changed, {action.skipped} skipped"
+    return f"{action.done} changed, {action.skipped} had changed meanwhile"

@@ -88,6 +88,16 @@ def may(request: HttpRequest, permission: str) -> bool:
     return request.user.is_active and request.user.has_perm(f"gnlqueue.{permission}")
 
 
+def may_open(request: HttpRequest, page: str) -> bool:
+    """Tell whether this person may open a page of ours, such as `job_change`: whoever may view its model may.
+
+    Steps in doubt are also there for whoever decides about them.
+    """
+    model = page.partition("_")[0]
+    decides = model == "stepindoubt" and may(request, "resolve_runjournalentry")
+    return decides or may(request, f"view_{model}")
+
+
 def require(request: HttpRequest, permission: str) -> None:
     """Raise `PermissionDenied` unless this person has a permission of ours, such as `retry_job`."""
     if not may(request, permission):

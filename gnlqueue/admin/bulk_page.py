@@ -1,7 +1,8 @@
 """A verb for many jobs: a page that says what it will do to how many, then the deed, here or in the background.
 
-The page freezes what it showed. Up to `AT_ONCE` jobs it is their numbers; more are a filter with a cut-off, so that
-jobs which come later are not meant. Both travel through the form, signed.
+The page freezes what it showed. Where it has counted all of them it is their numbers, so that each that changes until
+its turn is known to have changed; where there are more, or may be, a filter with a cut-off, so that jobs which come
+later are not meant. Both travel through the form, signed. More than `AT_ONCE` are changed by a background job.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gnlqueue import bulk
+from gnlqueue.admin import health
 from gnlqueue.admin.base import MEDIA, may, page_context, record, url
 from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
@@ -34,7 +36,7 @@ from gnlqueue.admin.verbs import VERBS, Verb
 from gnlqueue.admin.words import in_words
 from gnlqueue.conf import settings
 from gnlqueue.finding import Criteria
-from gnlqueue.models import Job, JobStatus, OperatorAction, RunLock
+from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction, RunLock
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.tasks import run_operator_action
 
@@ -114,7 +116,7 @@ def confirm(
     asked = len(criteria.ids) if criteria.ids is not None else None
     frozen = freeze(verb, criteria, alias)
     preview = preview_of(frozen, alias)
-    if not preview.count.more and len(preview.ids) <= bulk.AT_ONCE:
+    if not preview.count.more:
         frozen = replace(frozen, ids=tuple(preview.ids))
     payload = {
         "verb": verb.name,
@@ -142,24 +144,32 @@ def _page(
     *,
     asked: int | None = None,
 ) -> HttpResponse:
-    fallback = _list(request)
+    fallback, in_background = _list(request), _is_for_background(frozen)
+    listed = Job if may(request, "view_job") else DeadJob
     context = page_context(
         admin,
         request,
         str(verb.bulk_label),
-        parents=[(fallback, capfirst(Job._meta.verbose_name_plural))],
+        parents=[(fallback, capfirst(listed._meta.verbose_name_plural))],
         verb=verb,
         form=form,
         token=token,
         preview=preview,
         left_out=asked - preview.count.number if asked is not None else 0,
         words=in_words(frozen, may_see_payload=may(request, "view_job_payload")),
-        in_background=_is_for_background(frozen),
+        in_background=in_background,
+        standstill=_standstill() if in_background else None,
         at_once=bulk.AT_ONCE,
         back=back or fallback,
         media=MEDIA + LISTS,
     )
     return TemplateResponse(request, "gnlqueue/admin/bulk.html", context)
+
+
+def _standstill() -> health.Alert | None:
+    """Return why the background job would not be begun, where that is so."""
+    inline = settings().INLINE  # it runs in this process
+    return None if inline else health.standstill(run_operator_action.options.queue_name, alias_of(None))
 
 
 def _is_for_background(frozen: Criteria) -> bool:
@@ -192,9 +202,10 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
         action = bulk.run(action.pk, using=alias)
         _tell_done(request, action)
     else:
-        log = url(request, "gnlqueue_operatoraction_changelist")
-        link = format_html('<a href="{}">{}</a>', log, _("the operator log shows how far it is"))
-        messages.info(request, format_html(_("It is done in the background, by job {}: {}."), action.runner_id, link))
+        told: str = _("the operator log shows how far it is")
+        if may(request, "view_operatoraction"):
+            told = format_html('<a href="{}">{}</a>', url(request, "gnlqueue_operatoraction_changelist"), told)
+        messages.info(request, format_html(_("It is done in the background, by job {}: {}."), action.runner_id, told))
     return HttpResponseRedirect(back_to(request) or back)
 
 
@@ -242,4 +253,4 @@ def _tell_done(request: HttpRequest, action: OperatorAction) -> None:
             "%(n)s had changed meanwhile and were left alone.",
             action.skipped,
         ) % {"n": action.skipped}
-    messages.success(request, done)
+    (messages.success if action.done else messages.warning)(request, done)

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from gnlqueue.admin import bulk_page, filters
-from gnlqueue.admin.base import may, url
+from gnlqueue.admin.base import may, may_open, url
 from gnlqueue.admin.errors import HIDDEN
 from gnlqueue.admin.jobs import JobList
 from gnlqueue.admin.verbs import in_bulk
@@ -142,6 +142,10 @@ class DeadLetters(JobList):
         verbs = [verb for verb in in_bulk(request) if JobStatus.DEAD in verb.applies_to]
         context = {"groups": groups, "group_verbs": verbs}
         return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
+        """Link to the jobs' pages where this person may open them."""
+        return super().get_list_display_links(request, list_display) if may_open(request, "job_change") else None
 
     @admin.display(description=_("died"), ordering="finished_at")
     def finished(self, job: Job) -> str:

@@ -12,7 +12,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from gnlqueue.admin import waiting
-from gnlqueue.admin.base import QueuePage, may, page_context, person, record, require, url
+from gnlqueue.admin.base import QueuePage, may, may_open, page_context, person, record, require, url
 from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
 from gnlqueue.admin.errors import HIDDEN
 from gnlqueue.admin.job_page import MEDIA, arguments_of, masked_text
@@ -132,7 +132,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             evidence=[(note, _brought(note) if shows_payload else "") for note in case.evidence],
             arguments=arguments_of(case.job) if case.job is not None and shows_payload else (),
             payload_url=url(request, "gnlqueue_job_payload", case.job.pk)
-            if case.job is not None and shows_payload
+            if case.job is not None and shows_payload and may_open(request, "job_payload")
             else "",
             raised=case.raised(whole=shows_payload),
             hidden_text=HIDDEN,

@@ -1,4 +1,4 @@
-"""What needs a person, in words: the first thing that the overview says."""
+"""What needs a person, in words: the first thing that the overview says; and why a queue stands still."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gnlqueue.admin.base import CappedCount
-from gnlqueue.admin.facts import Queue, Workers
+from gnlqueue.admin.facts import Queue, Workers, read_workers
+from gnlqueue.dialects import read_clock
+from gnlqueue.models import QueueState
 from gnlqueue.templatetags.gnlqueue_admin import rough
 
+RUN_WORKER = "python manage.py runworker"
 MOST_NAMED = 5  # queues of one kind; of the others the table below tells
 
 
@@ -24,6 +27,7 @@ class Alert(NamedTuple):
     advice: str
     command: str = ""
     page: str = ""
+    link: str = ""
 
 
 def what_needs_a_person(
@@ -31,6 +35,21 @@ def what_needs_a_person(
 ) -> list[Alert]:
     """Return what needs a person, the most pressing first; nothing where all is well."""
     return [*_doubts(counts), *_without_workers(queues, workers, now), *_unknown_tasks(queues)]
+
+
+def standstill(queue_name: str, alias: str) -> Alert | None:
+    """Return why nothing is claimed from a queue now, so that what is enqueued there waits; `None` where it is."""
+    paused = QueueState.objects.using(alias).filter(pk=queue_name, paused_at__isnull=False).exists()
+    if paused:
+        text = _("The queue %(queue)s is paused: what is done in the background waits until somebody resumes it.")
+        return Alert("paused", text % {"queue": queue_name}, "", page="queuestate_changelist", link=_("Queues"))
+    now = read_clock(alias)
+    workers = read_workers(alias, now)
+    if workers.serving(queue_name) or workers.cut or queue_name in _served_by_others(workers, now):
+        return None
+    text = _("No live worker serves the queue %(queue)s: what is done in the background waits until one does.")
+    command = RUN_WORKER if not workers.live else f"{RUN_WORKER} --queues {queue_name}"
+    return Alert("unserved", text % {"queue": queue_name}, _("Start one:"), command)
 
 
 def _doubts(counts: Mapping[str, CappedCount]) -> list[Alert]:
@@ -42,7 +61,9 @@ def _doubts(counts: Mapping[str, CappedCount]) -> list[Alert]:
             "Nobody knows whether they happened. Their jobs wait until you say.",
             doubts.number,
         )
-        alerts.append(Alert("in_doubt", text % {"count": doubts}, advice, page="stepindoubt_changelist"))
+        alerts.append(
+            Alert("in_doubt", text % {"count": doubts}, advice, page="stepindoubt_changelist", link=_("Decide"))
+        )
     if mismatches := counts["mismatch"]:
         text = ngettext("The code of %(count)s job changed.", "The code of %(count)s jobs changed.", mismatches.number)
         advice = ngettext(
@@ -50,13 +71,14 @@ def _doubts(counts: Mapping[str, CappedCount]) -> list[Alert]:
             "What they recorded does not fit what the code asks for now. They wait until you say how to go on.",
             mismatches.number,
         )
-        alerts.append(Alert("blocked", text % {"count": mismatches}, advice, page="stepindoubt_changelist"))
+        alerts.append(
+            Alert("blocked", text % {"count": mismatches}, advice, page="stepindoubt_changelist", link=_("Decide"))
+        )
     return alerts
 
 
 def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -> list[Alert]:
-    # A consumer of the project's own is on no list, but one sees what it holds.
-    served = {job.queue_name for job in workers.others if job.lease_expires_at and job.lease_expires_at > now}
+    served = _served_by_others(workers, now)
     stuck = [
         queue
         for queue in queues
@@ -67,7 +89,7 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
         text = ngettext(
             "%(count)s job waits and no worker runs.", "%(count)s jobs wait and no worker runs.", waiting.number
         )
-        return [Alert("unserved", text % {"count": waiting}, _("Start one:"), "python manage.py runworker")]
+        return [Alert("unserved", text % {"count": waiting}, _("Start one:"), RUN_WORKER)]
     alerts = []
     for queue in stuck[:MOST_NAMED]:
         text = ngettext(
@@ -77,9 +99,14 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
         )
         since = _(" (%(length)s)") % {"length": rough((now - queue.oldest).total_seconds())} if queue.oldest else ""
         values = {"queue": queue.name, "count": queue.waiting, "since": since}
-        command = f"python manage.py runworker --queues {queue.name}"
+        command = f"{RUN_WORKER} --queues {queue.name}"
         alerts.append(Alert("unserved", text % values, _("Start one that does:"), command))
     return alerts
+
+
+def _served_by_others(workers: Workers, now: datetime) -> set[str]:
+    """Return the queues from which somebody claims who is on no list: a consumer of the project's own."""
+    return {job.queue_name for job in workers.others if job.lease_expires_at and job.lease_expires_at > now}
 
 
 def _unknown_tasks(queues: Sequence[Queue]) -> list[Alert]:

@@ -16,13 +16,15 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from gnlqueue.admin.base import QueuePage, may, url
+from gnlqueue.admin.base import QueuePage, may, may_open, url
 from gnlqueue.admin.changelist import KeysetChangeList
 from gnlqueue.admin.columns import LISTS
+from gnlqueue.admin.health import Alert, standstill
 from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
 from gnlqueue.admin.words import of_action
 from gnlqueue.finding import Plan
 from gnlqueue.models import Job, JobStatus, OperatorAction
+from gnlqueue.queue.operating import WAITING
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, cut, number, visible
@@ -52,6 +54,7 @@ class ActionChangeList(KeysetChangeList):
     criteria = None
     notes: tuple[str, ...] = ()
     count = None
+    standstills: dict[str, Alert]  #: why jobs that carry out actions are not begun, by queue
 
     def get_plan(self, request: HttpRequest) -> Plan:
         asked = Q()
@@ -71,12 +74,17 @@ class ActionChangeList(KeysetChangeList):
         super().get_results(request)
         may_see_payload = may(request, "view_job_payload")
         runners = [each.runner_id for each in self.result_list if each.finished_at is None and each.runner_id]
-        jobs = Job.objects.using(alias_of(None)).filter(pk__in=runners).values_list("pk", "status")
-        statuses = dict(jobs) if runners else {}
+        alias = alias_of(None)
+        jobs = Job.objects.using(alias).filter(pk__in=runners)
+        found = {id: (status, name) for id, status, name in jobs.values_list("pk", "status", "queue_name")}
+        waiting = {name for status, name in found.values() if status in WAITING}
+        self.standstills = {name: why for name in sorted(waiting) if (why := standstill(name, alias)) is not None}
+        may_open_jobs = may_open(request, "job_change")
         for action in self.result_list:
             action.words = of_action(action.where, may_see_payload=may_see_payload)
-            action.runner_status = statuses.get(action.runner_id)
-            action.job_url = partial(url, request, "gnlqueue_job_change")
+            action.runner_status, queue_name = found.get(action.runner_id, (None, None))
+            action.is_stuck = action.runner_status in WAITING and queue_name in self.standstills
+            action.job_url = partial(url, request, "gnlqueue_job_change") if may_open_jobs else None
 
 
 @admin.register(OperatorAction)
@@ -128,9 +136,9 @@ class OperatorLog(QueuePage[OperatorAction]):
     def how_many(self, action: OperatorAction) -> SafeString:
         left_alone = ""
         if action.skipped:
-            text = ngettext("%(n)s left alone", "%(n)s left alone", action.skipped) % {"n": number(action.skipped)}
-            left_alone = format_html('<span class="gql-small">{}</span>', text)
-        return format_html('{}{}<span class="gql-small">{}</span>', number(action.done), left_alone, _state(action))
+            text = ngettext("%(n)s had changed meanwhile", "%(n)s had changed meanwhile", action.skipped)
+            left_alone = format_html('<span class="gql-small">{}</span>', text % {"n": number(action.skipped)})
+        return format_html('{}{}<span class="gql-small">{}</span>', _done(action), left_alone, _state(action))
 
     @admin.display(description=_("why, and by which filter"))
     def reason(self, action: OperatorAction) -> str | SafeString:
@@ -140,6 +148,15 @@ class OperatorLog(QueuePage[OperatorAction]):
             return reason or NOTHING
         shown = format_html_join("", "<dt>{}</dt><dd>{}</dd>", ((name, cut(text, 120)) for name, text in words))
         return format_html('{}<dl class="gql-words">{}</dl>', reason, shown)
+
+
+def _done(action: OperatorAction) -> str:
+    """Return how many jobs were changed; while it is under way, of how many, where they have been counted."""
+    kept = action.where if isinstance(action.where, dict) else {}
+    matched = None if kept.get("counting") else kept.get("matched")
+    if action.finished_at is not None or not matched:
+        return number(action.done)
+    return _t("%(done)s of %(matched)s") % {"done": number(action.done), "matched": number(matched)}
 
 
 def _state(action: OperatorAction) -> str | SafeString:
@@ -154,9 +171,12 @@ def _state(action: OperatorAction) -> str | SafeString:
         return format_html(_t("stopped: {} is {}"), link, STATUSES[status][0])
     if status == JobStatus.DONE:  # between the two looks
         return _t("finished")
+    if action.is_stuck:  # type: ignore[attr-defined]
+        return format_html("{} ({})", _t("waits for a worker"), link)
     return format_html("{} ({})", _t("under way"), link)
 
 
 def _job_link(action: OperatorAction, id: int) -> SafeString:
-    address = action.job_url(id)  # type: ignore[attr-defined]  # as the list gives it to each of its rows
-    return format_html('<a href="{}">{}</a>', address, visible(_t("job %(id)s") % {"id": id}))
+    text = visible(_t("job %(id)s") % {"id": id})
+    address = action.job_url  # type: ignore[attr-defined]  # as the list gives it to each of its rows
+    return format_html("{}", text) if address is None else format_html('<a href="{}">{}</a>', address(id), text)

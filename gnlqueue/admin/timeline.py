@@ -191,7 +191,13 @@ def _actions(actions: Iterable[OperatorAction]) -> Iterator[Event]:
     for action in actions:
         if action.verb == "resolve":  # its note says more
             continue
-        title = _("%(by)s: %(verb)s") % {"by": action.by, "verb": label_of(action.verb)}
+        names = {"by": action.by, "verb": label_of(action.verb)}
+        if action.done:
+            title = _("%(by)s: %(verb)s") % names
+        elif action.skipped:
+            title = _("%(by)s: %(verb)s, skipped: it had changed meanwhile") % names
+        else:  # between the log's row and the deed, or interrupted there
+            title = _("%(by)s: %(verb)s, not done yet") % names
         yield Event(action.at, "person", title, [action.why] if action.why else [])
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gnlqueue.admin import job_facts
-from gnlqueue.admin.base import url
+from gnlqueue.admin.base import may_open, url
 from gnlqueue.admin.job_facts import Facts
 from gnlqueue.conf import settings
 from gnlqueue.models import EntryStatus, JobStatus, RunJournalEntry
@@ -176,7 +177,7 @@ def _queue(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             _("Its queue %(queue)s is paused.") % {"queue": name},
             _("Resume the queue."),
-            url=url(facts.request, "gnlqueue_queuestate_changelist"),
+            url=_page(facts, "queuestate_changelist"),
             link=_("Queues"),
             at=facts.paused_at,
         )
@@ -187,7 +188,7 @@ def _queue(facts: Facts) -> Iterator[Reason]:
             _("No running worker serves its queue %(queue)s.") % {"queue": name},
             _("Start one that does, or let one of those that run serve it too:"),
             f"python manage.py runworker --queues {name}",
-            url(facts.request, "gnlqueue_workerprocess_changelist"),
+            _page(facts, "workerprocess_changelist"),
             _("Workers"),
         )
 
@@ -209,4 +210,9 @@ def _unknown(facts: Facts) -> Iterator[Reason]:
 
 
 def _decision_url(facts: Facts, entry: RunJournalEntry) -> str:
-    return url(facts.request, "gnlqueue_stepindoubt_change", entry.pk)
+    return _page(facts, "stepindoubt_change", entry.pk)
+
+
+def _page(facts: Facts, name: str, *args: Any) -> str:
+    """Return the address of a page of ours; "" for whoever may not open it."""
+    return url(facts.request, f"gnlqueue_{name}", *args) if may_open(facts.request, name) else ""

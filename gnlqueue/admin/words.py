@@ -13,6 +13,10 @@ from gnlqueue.conf import settings
 from gnlqueue.finding import ALWAYS, NO_ERROR, Argument, Criteria, Span
 from gnlqueue.redaction import MASK
 from gnlqueue.templatetags._statuses import STATUSES
+from gnlqueue.templatetags.gnlqueue_admin import number
+
+MOST_IDS = 10  # that are all named; of more only the first
+FIRST_IDS = 3
 
 
 def in_words(criteria: Criteria, *, may_see_payload: bool) -> list[tuple[str, str]]:
@@ -72,6 +76,7 @@ def _time(at: Any) -> str | None:
 
 
 def _ids(ids: tuple[int, ...]) -> str:
-    first = ", ".join(map(str, ids[:10]))
-    more = len(ids) - 10
-    return first if more <= 0 else first + ngettext(" and %(n)s more", " and %(n)s more", more) % {"n": more}
+    first = ids if len(ids) <= MOST_IDS else ids[:FIRST_IDS]
+    more = len(ids) - len(first)
+    shown = ", ".join(map(str, first))
+    return shown if not more else shown + ngettext(" and %(n)s more", " and %(n)s more", more) % {"n": number(more)}

@@ -6,6 +6,7 @@ import re
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from django import template
 from django.template.defaultfilters import date as formatted_date
@@ -177,6 +178,19 @@ def _icon(shape: str) -> SafeString:
         '<path d="{}" fill="currentColor"/></svg>',
         shape,
     )
+
+
+@register.simple_block_tag(takes_context=True)
+def link_to(context: template.Context, content: str, page: str, *args: Any, **query: Any) -> SafeString:
+    """Link to a page of ours, such as `job_change`, with a query string; who may not open it sees the text alone."""
+    # Here, as Django imports this module for whatever template comes first, also in a project without an admin.
+    from gnlqueue.admin.base import may_open, url
+
+    request = context["request"]
+    if not may_open(request, page):
+        return format_html("<span>{}</span>", content)
+    address = url(request, f"gnlqueue_{page}", *args) + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+    return format_html('<a href="{}">{}</a>', address, content)
 
 
 _WITHOUT_NONCE = re.compile(r"<(?:script|link) (?![^>]*\bnonce=)")

@@ -1,0 +1,193 @@
+"""Many jobs in the background: what changed meanwhile is left alone and counted, and one sees how far it is."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from gnlqueue import bulk, queue
+from gnlqueue.admin import preview
+from gnlqueue.dialects import read_clock
+from gnlqueue.models import Job, JobStatus, OperatorAction, WorkerProcess
+from tests.admin.pages import job_url, look, text_of
+from tests.admin.test_bulk import JOBS, action_of, ask, confirm, dead_ones, run_worker
+from tests.durable.conftest import on_sqlite
+from tests.queue.conftest import NOON
+
+LOG = "/admin/gnlqueue/operatoraction/"
+
+
+@pytest.fixture(params=[2, 1000], ids=["filter", "numbers"])
+def in_background(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Three jobs are many; they are frozen as a filter, or by their numbers. The fixture tells which."""
+    for name in ("AT_ONCE", "CHUNK", "COUNT"):
+        monkeypatch.setattr(bulk, name, 2)
+    monkeypatch.setattr(preview, "CAP", request.param)
+    return bool(request.param == 1000)
+
+
+def run_action(alias: str, go_on: Callable[[], None] = lambda: None) -> OperatorAction:
+    """Do what the log's only row asks for."""
+    return bulk.run(action_of(alias).pk, using=alias, go_on=go_on)
+
+
+def is_counted(alias: str) -> bool:
+    """Whether an action on a filter has counted what it is about."""
+    return not (action_of(alias).where or {}).get("counting")
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_what_left_the_filter_meanwhile_is_counted(alias: str, admin: Client, in_background: bool, when: str) -> None:
+    """Between the page and the job's beginning only numbers tell; later, the count too."""
+    ids = dead_ones(9)
+    asked = ask(admin, statuses=["dead"], task_name="demo")
+    confirm(admin, asked)
+    faster: list[int] = []
+
+    def be_faster() -> None:
+        if not faster and is_counted(alias):
+            faster.extend(ids[:3])
+            queue.retry(ids[0])
+            queue.cancel(ids[1])
+            Job.objects.using(alias).filter(pk=ids[2]).delete()
+
+    if when == "before" and in_background:
+        be_faster()
+    action = run_action(alias, be_faster)
+    assert (action.done, action.skipped) == (6, 3)
+    assert [queue.get(id).status for id in ids[3:]] == [JobStatus.READY] * 6
+    assert queue.get(ids[1]).status == JobStatus.CANCELLED
+    page = look(admin, LOG)
+    assert "6 3 had changed meanwhile finished" in page
+
+
+def test_the_job_s_result_says_how_many_had_changed(alias: str, admin: Client, in_background: bool) -> None:
+    ids = dead_ones(5)
+    confirm(admin, ask(admin, statuses=["dead"]))
+    if in_background:
+        queue.cancel(ids[0])
+    Job.objects.using(alias).filter(status=JobStatus.READY).exclude(pk=action_of(alias).runner_id).update(
+        queue_name="rest"
+    )
+    assert run_worker() == JobStatus.DONE
+    runner = queue.get(action_of(alias).runner_id or 0)
+    assert runner.result == (
+        "4 changed, 1 had changed meanwhile" if in_background else "5 changed, 0 had changed meanwhile"
+    )
+
+
+@pytest.mark.usefixtures("in_background")
+def test_the_log_shows_how_far_it_is(alias: str, admin: Client) -> None:
+    dead_ones(5)
+    confirm(admin, ask(admin, statuses=["dead"]))
+    seen: list[str] = []
+    run_action(alias, lambda: seen.append(look(admin, LOG)))
+    assert any("2 of 5" in page for page in seen)
+
+
+def test_what_only_later_matches_is_not_meant_by_numbers(
+    alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "AT_ONCE", 2)
+    ids = [queue.enqueue("demo").pk for _ in range(3)]
+    later = queue.enqueue("demo", run_after=timedelta(days=1))
+    confirm(admin, ask(admin, "cancel", statuses=["ready"], task_name="demo"))
+    Job.objects.using(alias).filter(pk=later.pk).update(status=JobStatus.READY)
+    action = run_action(alias)
+    assert (action.done, action.skipped) == (3, 0)
+    assert [queue.get(id).status for id in ids] == [JobStatus.CANCELLED] * 3
+    assert queue.get(later).status == JobStatus.READY
+
+
+def test_ten_thousand_numbers_travel_through_the_form(alias: str, admin: Client) -> None:
+    """Their page, their row in the log and each chunk are of a size that any server takes."""
+    template = queue.get(queue.enqueue("demo"))
+    Job.objects.using(alias).bulk_create(
+        (
+            Job(
+                task_name="demo", status=JobStatus.DEAD, run_at=NOON, enqueued_at=NOON, finished_at=template.enqueued_at
+            )
+            for _ in range(preview.CAP)
+        ),
+        batch_size=500,
+    )
+    asked = ask(admin, statuses=["dead"])
+    assert len(asked.context["preview"].ids) == preview.CAP
+    assert len(asked.content) < 200_000
+    confirm(admin, asked)
+    kept = action_of(alias).where or {}
+    assert kept["matched"] == len(kept["filter"]["ids"]) == preview.CAP
+
+    class Enough(Exception):
+        pass
+
+    def stop() -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        run_action(alias, stop)
+    assert action_of(alias).done == bulk.CHUNK
+
+
+@pytest.mark.usefixtures("in_background")
+def test_the_page_says_that_no_worker_would_do_it(alias: str, admin: Client) -> None:
+    dead_ones(3)
+    asked = ask(admin, statuses=["dead"])
+    stuck, command = "No live worker serves the queue default", "python manage.py runworker"
+    page = text_of(asked.content.decode())
+    assert stuck in page
+    assert f"Start one: {command} " in page
+    confirm(admin, asked)
+    page = look(admin, LOG)
+    assert stuck in page
+    assert "waits for a worker" in page
+
+    worker = serve(alias, ["other"])
+    for response in (ask(admin, statuses=["dead"]), admin.get(LOG)):
+        assert f"{command} --queues default" in text_of(response.content.decode())
+    WorkerProcess.objects.using(alias).filter(pk=worker.pk).update(queues=["other", "default"])
+    for response in (ask(admin, statuses=["dead"]), admin.get(LOG)):
+        assert stuck not in text_of(response.content.decode())
+    assert "under way" in look(admin, LOG)
+
+    queue.pause("default")
+    for response in (ask(admin, statuses=["dead"]), admin.get(LOG)):
+        assert "The queue default is paused" in text_of(response.content.decode())
+
+
+def serve(alias: str, queues: list[str]) -> WorkerProcess:
+    """Let a live worker serve some queues."""
+    now = read_clock(alias)
+    return WorkerProcess.objects.using(alias).create(
+        worker_id="w1", hostname="web-1", pid=1, queues=queues, concurrency=1, started_at=now, heartbeat_at=now
+    )
+
+
+@on_sqlite
+@pytest.mark.usefixtures("in_background")
+def test_inline_needs_no_worker(alias: str, admin: Client, settings: Any) -> None:
+    dead_ones(3)
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "INLINE": True}
+    assert "No live worker" not in text_of(ask(admin, statuses=["dead"]).content.decode())
+
+
+@on_sqlite
+def test_a_few_jobs_need_no_worker(alias: str, admin: Client) -> None:
+    dead_ones(1)
+    assert "No live worker" not in text_of(ask(admin, statuses=["dead"]).content.decode())
+    confirm(admin, ask(admin, statuses=["dead"]))
+    assert "No live worker" not in look(admin, LOG)
+
+
+@on_sqlite
+def test_one_ticked_job_that_had_changed_is_not_told_to_be_changed(alias: str, admin: Client) -> None:
+    (id,) = dead_ones(1)
+    asked = admin.post(JOBS, {"action": "retry", "_selected_action": [id], "index": "0"})
+    queue.cancel(id)
+    queue.retry(id)
+    confirm(admin, asked)
+    assert (action_of(alias).done, action_of(alias).skipped) == (0, 1)
+    assert "root: Retry, skipped: it had changed meanwhile" in look(admin, job_url(queue.get(id)))
+    assert "0 1 had changed meanwhile" in look(admin, LOG)

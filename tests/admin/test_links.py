@@ -1,0 +1,55 @@
+"""No page leads its reader to one that this reader may not open."""
+
+import html
+import re
+
+import pytest
+from django.test import Client
+
+from gnlqueue import queue
+from tests.admin.conftest import LogIn
+from tests.admin.stories import PAGES, tell
+from tests.durable.conftest import on_sqlite
+
+MODELS = ("overview", "job", "deadjob", "stepindoubt", "queuestate", "workerprocess", "operatoraction")
+
+#: What everybody may here besides seeing one kind of page.
+VERBS = ("retry_job", "cancel_job", "view_job_payload", "pause_queuestate")
+
+
+def links_of(client: Client, url: str) -> list[str]:
+    """Where a page leads; none where it may not be opened."""
+    response = client.get(url)
+    if response.status_code != 200:
+        assert response.status_code == 403, url
+        return []
+    found = re.findall(r'<a\b[^>]*\bhref="([^"#]+)"', response.content.decode())
+    return [address for address in map(html.unescape, found) if address != "/" and "/logout/" not in address]
+
+
+@on_sqlite
+@pytest.mark.parametrize("model", MODELS)
+def test_no_link_leads_where_one_may_not_go(alias: str, log_in: LogIn, model: str) -> None:
+    story = tell()
+    queue.enqueue("demo")
+    assert queue.claim(worker_id="of nobody") is not None
+    client = log_in(f"view_{model}", *VERBS)
+    pages = [page(story) for page in PAGES.values()]
+    pages.append('/admin/gnlqueue/job/bulk/?verb=retry&criteria={"statuses": ["dead"]}')
+    opened = {url: links for url in pages if (links := links_of(client, url))}
+    assert opened, "nothing may be opened"
+    for url, links in opened.items():
+        for link in links:
+            address = f"{url.partition('?')[0]}{link}" if link.startswith("?") else link
+            assert client.get(address, follow=True).status_code == 200, f"{url} leads to {address}"
+
+
+@on_sqlite
+def test_who_sees_dead_jobs_only_reads_their_numbers(alias: str, log_in: LogIn) -> None:
+    story = tell()
+    client = log_in("view_deadjob", "retry_job")
+    for url in ("/admin/gnlqueue/deadjob/", '/admin/gnlqueue/job/bulk/?verb=retry&criteria={"statuses": ["dead"]}'):
+        page = client.get(url).content.decode()
+        assert str(story.dead.pk) in page
+        assert f"/job/{story.dead.pk}/" not in page
+        assert f"/deadjob/{story.dead.pk}/" not in page
