@@ -73,7 +73,7 @@ COMPLETED = "status = 'done', finished_at = {at}, crashes = 0, last_error = NULL
 
 _JSON = [COLUMNS.index(name) for name in ("args", "kwargs", "options")]
 _TIMES = [index for index, name in enumerate(COLUMNS) if name.endswith("_at") or name == "unknown_since"]
-_ORDER = COLUMNS.index("priority"), COLUMNS.index("run_at"), COLUMNS.index("id")
+_PRIORITY, _RUN_AT, _ID = COLUMNS.index("priority"), COLUMNS.index("run_at"), COLUMNS.index("id")
 
 
 class Dialect(ABC):
@@ -250,5 +250,4 @@ class Dialect(ABC):
 
 
 def _place(values: Sequence[Any]) -> tuple[Any, ...]:
-    priority, run_at, id = (values[index] for index in _ORDER)
-    return -priority, run_at, id
+    return -values[_PRIORITY], values[_RUN_AT], values[_ID]

@@ -118,7 +118,7 @@ class Worker:
         self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._woken = False
-        self._look_again = False
+        self._look_again_at: float | None = None  # once more, for who enqueued and left out the notification
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
 
@@ -222,7 +222,7 @@ class Worker:
         if late:
             self._intake.pause_prefetch()  # or this worker would claim them again at once
         self._give_back(late)
-        woken = self._look_again and not self.drain  # whoever drains must know that nothing is due
+        woken = self._look_again_at is not None and not self.drain  # whoever drains must know that nothing is due
         if not woken:
             self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
         room = self._intake.room()
@@ -236,6 +236,7 @@ class Worker:
         self._was_idle = not self._holdings
         if claimed:
             self._pace.reset()
+        if claimed and len(claimed) == room:
             return 0.0 if self._intake.room() > 0 else PREFETCH_PATIENCE
         return self._pause(room)
 
@@ -260,16 +261,18 @@ class Worker:
         if self._woken:
             self._woken = False
             self._pace.reset()
-            self._look_again = True
+            self._look_again_at = time.monotonic() + wakeups.WINDOW * 1.5
 
     def _pause(self, room: int) -> float:
-        """Return how long to wait when nothing was claimed."""
+        """Return how long to wait when there was no more to claim. What has just been started begins meanwhile."""
         if self.drain and not self._holdings:
             self.stop()
             return 0.0
-        if self._look_again:  # a notification that was left out may be for a job committed after our look
-            self._look_again = False
-            return wakeups.WINDOW * 1.5
+        if self._look_again_at is not None:
+            left = self._look_again_at - time.monotonic()
+            if left > 0:
+                return left
+            self._look_again_at = None
         if room <= 0:
             return PREFETCH_PATIENCE  # an outcome wakes us earlier
         return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
@@ -348,6 +351,8 @@ class Worker:
     def _give_back(self, back: list[ClaimedJob]) -> None:
         """Release these, with what an earlier try could not release because the database was away."""
         self._unreleased += back
+        if not self._unreleased:
+            return
         transitions.release_many(self._unreleased)
         self._holdings.drop(self._unreleased)
         self._unreleased = []

@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, connections
 
 from gnlqueue.models import JobStatus
-from gnlqueue.queue import claiming
+from gnlqueue.queue import claiming, wakeups
 from gnlqueue.worker import loop, wakeup
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.pace import Pace
@@ -120,6 +120,20 @@ def test_listen_begins_anew_on_a_new_connection(alias: str, in_thread: InThread)
         cursor.execute("SELECT pg_terminate_backend(%s)", [listener])
     until(lambda: listeners(but=listener), "another LISTEN")
 
+    until_status(tasks.nothing.enqueue(), JobStatus.DONE)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_job_whose_notification_was_left_out_is_found_once_the_window_is_over(
+    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the outcome of the job before it came in between."""
+    in_thread(Worker(["default"], poll_interval=60))
+    until_status(tasks.nothing.enqueue(), JobStatus.DONE)
+    monkeypatch.setattr(wakeups, "WINDOW", 0.5)
+    wakeups._last_sent.clear()
+
+    until_status(tasks.nothing.enqueue(), JobStatus.DONE)
     until_status(tasks.nothing.enqueue(), JobStatus.DONE)
 
 
