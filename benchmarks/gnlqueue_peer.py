@@ -32,10 +32,14 @@ class Peer(Base):
     configs = SETTINGS
     notes = {
         "default": "manage.py runworker, as shipped (4 threads, CONN_MAX_AGE 0)",
-        "best": "--concurrency 1, sync tasks",
-        "async": "--concurrency 100, async tasks",
+        "best": "--concurrency 1 --verbosity 0, sync tasks",
+        "async": "--concurrency 100 --verbosity 0, async tasks",
     }
-    flags = {"default": {}, "best": {"concurrency": 1}, "async": {"concurrency": 100}}
+    flags = {
+        "default": {},
+        "best": {"concurrency": 1, "verbosity": 0},
+        "async": {"concurrency": 100, "verbosity": 0},
+    }
     tables = ["gnlqueue_job"]
 
     @property

@@ -137,3 +137,13 @@ def test_says_what_starts(alias: str, runworker: Run) -> None:
     assert re.search(r"queues +default, .*other", run.log)
     assert "2, 3 jobs at once each, lease 30 s, until nothing is due" in run.log
     assert "tests.app.tasks.nothing (default)" in run.log
+
+
+@on_sqlite
+def test_without_verbosity_it_says_only_what_is_wrong(alias: str, runworker: Run) -> None:
+    tasks.nothing.enqueue()
+    tasks.fail.using(max_attempts=1).enqueue("no paper")
+    run = runworker("--verbosity", "0", "--drain")
+
+    assert run.ends() == 0
+    assert [line.split("] ")[1].split()[0] for line in run.log.splitlines()] == ["dead"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import signal
@@ -79,6 +80,10 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
     add("--reload", action="store_true", help="restart when code changes (development)")
 
 
+#: What the log shows by `--verbosity`; more than 1 shows all.
+_LEVELS = {0: logging.WARNING, 1: logging.INFO}
+
+
 def without_reload() -> list[str]:
     """Return this very command without `--reload`, which argparse takes in any unique abbreviation."""
     words = [word for word in sys.orig_argv[1:] if not (len(word) > 2 and "--reload".startswith(word))]
@@ -89,7 +94,7 @@ def run_worker(options: dict[str, Any], command: list[str]) -> int:
     """Run what the flags say and return the exit status; `command` is how to start it again, for `--reload`."""
     if options["reload"]:
         return _run_reloading(command)
-    show_log()
+    show_log(level=_LEVELS.get(options["verbosity"], logging.DEBUG))
     worker: dict[str, Any] = {
         "queues": options["queues"],
         "database": options["database"],
