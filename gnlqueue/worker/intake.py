@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -14,13 +12,8 @@ from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, transitions
 from gnlqueue.queue.candidates import Place
 from gnlqueue.worker.holdings import Holdings
+from gnlqueue.worker.prefetch import Prefetch
 
-MAX_PREFETCH = 400  # jobs claimed beyond the free slots: some are written, some claimed, and enough are left to run
-SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
-PREFETCH_PATIENCE = 0.5  # seconds; what has not begun by then goes back
-PREFETCHED_WORK = PREFETCH_PATIENCE / 4  # seconds of work to have at hand
-PREFETCH_PAUSE = 5.0  # seconds
-RECENT = 50  # tasks whose durations count
 SCANS = 1 / 20  # of the time, for claims that look at a whole queue
 SCAN_EVERY = 1.0  # seconds, at the least
 
@@ -48,21 +41,11 @@ class Intake:
         self._database = database
         self._lease = lease
         self._concurrency = concurrency
-        self._prefetches = prefetches
-        self._recent: deque[float] = deque(maxlen=RECENT)
+        self.prefetch = Prefetch(concurrency=concurrency, wanted=prefetches)
         self._first = 0
         self._in_doubt = False
-        self._prefetch_after = 0.0
         self._has_floors = dialects.of(database).keeps_dead_rows
         self._floors: dict[str, tuple[Place, float]] = {}  # by queue: what was claimed last; when to look before it
-
-    def note_duration(self, seconds: float) -> None:
-        """Learn how long a task took."""
-        self._recent.append(seconds)
-
-    def pause_prefetch(self) -> None:
-        """Claim no more than can begin at once, for a while: what was claimed beyond that had to go back."""
-        self._prefetch_after = time.monotonic() + PREFETCH_PAUSE
 
     def room(self) -> int:
         """Return how many jobs may be claimed now; 0 or less for none.
@@ -71,7 +54,7 @@ class Intake:
         """
         if self._holdings.has_suspect:
             return 0
-        prefetch = self._prefetch()
+        prefetch = self.prefetch.size()
         room = self._concurrency + prefetch - len(self._holdings)
         return room if room >= prefetch // 4 else 0
 
@@ -82,6 +65,8 @@ class Intake:
     def claim(self, limit: int) -> list[ClaimedJob]:
         """Claim up to `limit` jobs, and hold them."""
         self.release_unheard()
+        if not self._holdings:
+            self.prefetch.begin()
         batch: list[ClaimedJob] = []
         for name in self._in_turn():
             try:
@@ -130,15 +115,6 @@ class Intake:
         self._first = (self._first + 1) % len(self._queue_names)
         yield from self._queue_names[self._first :]
         yield from self._queue_names[: self._first]
-
-    def _prefetch(self) -> int:
-        too_few = len(self._recent) < min(self._concurrency, RECENT)
-        if not self._prefetches or too_few or time.monotonic() < self._prefetch_after:
-            return 0
-        median = statistics.median_low(self._recent)
-        if median >= SHORT_TASK:
-            return 0
-        return min(int(self._concurrency * PREFETCHED_WORK / max(median, 0.0001)), MAX_PREFETCH)
 
     def release_unheard(self) -> None:
         """After a claim whose answer was lost: give back what stands in our name though we never heard of it."""

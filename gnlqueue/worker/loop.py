@@ -27,10 +27,11 @@ from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.inbox import Inbox
-from gnlqueue.worker.intake import MAX_PREFETCH, PREFETCH_PATIENCE, Intake
+from gnlqueue.worker.intake import Intake
 from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.pace import Pace
 from gnlqueue.worker.pool import Pool
+from gnlqueue.worker.prefetch import MAX_PREFETCH, PATIENCE
 from gnlqueue.worker.table import LeaseTable, Owner
 from gnlqueue.worker.timeouts import Timeouts
 
@@ -218,9 +219,9 @@ class Worker:
             self._give_back_unbegun()
             return 0.0 if self._finished() else self._stop_by - time.monotonic()
         self._start_suspect()
-        late = self._pool.take_back(PREFETCH_PATIENCE)
+        late = self._pool.take_back(PATIENCE)
         if late:
-            self._intake.pause_prefetch()  # or this worker would claim them again at once
+            self._intake.prefetch.pause()  # or this worker would claim them again at once
         self._give_back(late)
         woken = self._look_again_at is not None and not self.drain  # whoever drains must know that nothing is due
         if not woken:
@@ -237,7 +238,7 @@ class Worker:
         if claimed:
             self._pace.reset()
         if claimed and len(claimed) == room:
-            return 0.0 if self._intake.room() > 0 else PREFETCH_PATIENCE
+            return 0.0 if self._intake.room() > 0 else PATIENCE
         return self._pause(room)
 
     def _wait(self, delay: float) -> None:
@@ -274,7 +275,7 @@ class Worker:
                 return left
             self._look_again_at = None
         if room <= 0:
-            return PREFETCH_PATIENCE  # an outcome wakes us earlier
+            return PATIENCE  # an outcome wakes us earlier
         return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
 
     @property
@@ -309,7 +310,7 @@ class Worker:
                 ready.append((claimed, task))
         self._pool.put(ready)
         if back:
-            self._intake.pause_prefetch()
+            self._intake.prefetch.pause()
             self._give_back(back)
         self._start_suspect()
         self._write_outcomes()
@@ -339,8 +340,7 @@ class Worker:
             outcomes.write(self._unwritten, self._on_error, written.append)
             self._refusals = 0
         finally:
-            for outcome in written:
-                self._intake.note_duration(outcome.seconds)
+            self._intake.prefetch.note([outcome.seconds for outcome in written])
             self._holdings.drop(outcome.claimed for outcome in written)
             if len(written) == len(self._unwritten):
                 self._unwritten = []

@@ -30,8 +30,8 @@ from django.db import connections
 from gnlqueue.exceptions import DatabaseNotReady
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
-from gnlqueue.worker.intake import MAX_PREFETCH
 from gnlqueue.worker.loop import Worker
+from gnlqueue.worker.prefetch import MAX_PREFETCH
 from gnlqueue.worker.table import LeaseTable, Owner
 
 logger = logging.getLogger("gnlqueue.worker")

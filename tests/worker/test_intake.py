@@ -19,7 +19,7 @@ from tests.app.tasks import nothing
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
 
-def taking(alias: str, name: str = "w1", holdings: Holdings | None = None, concurrency: int = 4) -> Intake:
+def taking(alias: str, name: str = "w1", holdings: Holdings | None = None) -> Intake:
     """A worker's intake."""
     return Intake(
         ["default"],
@@ -27,7 +27,7 @@ def taking(alias: str, name: str = "w1", holdings: Holdings | None = None, concu
         worker_id=name,
         database=alias,
         lease=60,
-        concurrency=concurrency,
+        concurrency=4,
         prefetches=True,
     )
 
@@ -120,13 +120,3 @@ def test_nothing_is_lost_or_claimed_twice(alias: str, asked: list[bool]) -> None
 
     assert sorted(found) == ids
     assert any(asked) is (connections[alias].vendor == "postgresql")
-
-
-@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("concurrency", [1, 4, 100])
-def test_whoever_has_many_slots_prefetches_too_once_tasks_are_known_to_be_short(alias: str, concurrency: int) -> None:
-    mine = taking(alias, concurrency=concurrency)
-    assert mine.room() == concurrency
-    for _ in range(max(concurrency, intake.RECENT)):
-        mine.note_duration(0.0001)
-    assert mine.room() == concurrency + intake.MAX_PREFETCH
