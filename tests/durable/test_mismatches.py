@@ -16,13 +16,14 @@ from gnlqueue import (
 )
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import EntryStatus, Job, JobStatus
-from tests.durable import tasks
 from tests.durable.conftest import (
     attempt,
     crashing,
     entries,
     entry,
+    give,
     leave_started,
+    now_do,
     on_sqlite,
 )
 
@@ -31,18 +32,9 @@ Handler = Callable[[JobContext], Any]
 BY = {"by": "ada", "reason": "looked at the code"}
 
 
-def now_do(handler: Handler) -> None:
-    """Change the code of the task, as a deploy does."""
-    tasks.handlers["play"] = handler
-
-
 def recorded(context: JobContext) -> list[Any]:
     """What the run did before the deploy."""
     return [context.step("charge", lambda cents: f"charged {cents}", 100), context.step("ship", lambda: "shipped")]
-
-
-def give(result: Any) -> Callable[..., Any]:
-    return lambda *args: result
 
 
 CHANGED: dict[str, Handler] = {

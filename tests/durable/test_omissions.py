@@ -16,22 +16,15 @@ from tests.durable.conftest import (
     crashing,
     entries,
     entry,
+    give,
     leave_started,
+    now_do,
     on_sqlite,
 )
 
 Play = Callable[..., Job]
 Handler = Callable[[JobContext], Any]
 BY = {"by": "ada", "reason": "looked at the code"}
-
-
-def now_do(handler: Handler) -> None:
-    """Change the code of the task, as a deploy does."""
-    tasks.handlers["play"] = handler
-
-
-def give(result: Any) -> Callable[..., Any]:
-    return lambda *args: result
 
 
 def keyed(*keys: str, kind: str = "step") -> Handler:
