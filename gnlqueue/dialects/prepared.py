@@ -3,28 +3,34 @@
 To plan the claim for a lone job takes as long as to run it, and longer after a pause. Each statement is prepared under
 a name that is made of its text: behind a pooler, which lends one server's connection to many clients, nobody can run
 another's statement by that name, and where it is not found any more, statements are planned each time again.
+
+A plan is made for a table as it was. Where it has grown since, a statement that was slow is planned anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
-DUPLICATE, UNKNOWN_NAME, OTHER_COLUMNS = "42P05", "26000", "0A000"
+DUPLICATE, UNKNOWN_NAME = "42P05", "26000"
 
-#: By connection, the names that were prepared on it.
-_kept: WeakKeyDictionary[BaseDatabaseWrapper, set[str]] = WeakKeyDictionary()
+SLOW = 0.01  # seconds
+
+#: By connection, the names that were prepared on it, and whether each was slow.
+_kept: WeakKeyDictionary[BaseDatabaseWrapper, dict[str, bool]] = WeakKeyDictionary()
 
 
 def keep(connection: BaseDatabaseWrapper) -> None:
     """Let a connection keep the statements that it is given to `execute`."""
-    _kept[connection] = set()
+    if not connection.settings_dict.get("OPTIONS", {}).get("server_side_binding"):  # EXECUTE takes no such parameters
+        _kept[connection] = {}
 
 
 def execute(cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
@@ -35,13 +41,19 @@ def execute(cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
         return
     name = f"gnlqueue_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
     try:
+        if names.get(name):
+            cursor.execute(f"DEALLOCATE {name}")
+            del names[name]
         if name not in names:
             _prepare(cursor, name, sql)
-            names.add(name)
+        began = time.monotonic()
         cursor.execute(f"EXECUTE {name} ({', '.join(['%s'] * len(params))})", params)
+        names[name] = time.monotonic() - began > SLOW
     except DatabaseError as error:
-        if code(error) not in {UNKNOWN_NAME, OTHER_COLUMNS}:  # a pooler's other connection; a migration
+        if isinstance(error, OperationalError | InterfaceError) and code(error) != UNKNOWN_NAME:
             raise
+        # A pooler has lent us another connection, a migration has changed a column; or the statement itself is wrong,
+        # which it will say once more.
         del _kept[cursor.db]
         cursor.execute(sql, params)
 

@@ -46,7 +46,7 @@ def compiled(alias: str, queue_name: str, limit: int, beyond: Place | None = Non
     """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim.
 
     With `beyond`, of those that have the priority of this place and do not come before it: that is what a busy worker
-    asks for, which plans anew, as the table may have grown a thousandfold since it was last analysed.
+    asks for. It is planned each time, as the table may have grown a thousandfold since it was last analysed.
     """
     template = _template(alias, connections[alias].vendor, beyond is not None)
     values = {_ANY_QUEUE: queue_name, **dict(zip(_ANY_PLACE, beyond or (), strict=False))}

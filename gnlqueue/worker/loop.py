@@ -39,6 +39,7 @@ logger = logging.getLogger("gnlqueue.worker")
 
 GROUP_DELAY = 0.005  # seconds that an outcome waits for others while more are running
 GROUPS = 4  # of outcomes, in which what is held is written
+LET_BEGIN = 0.001  # seconds that the loop leaves the interpreter to what it has just started
 MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
@@ -120,6 +121,7 @@ class Worker:
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._woken = False
         self._look_again_at: float | None = None  # once more, for who enqueued and left out the notification
+        self._looked_at = 0.0
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
 
@@ -227,6 +229,8 @@ class Worker:
         if not woken:
             self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
         room = self._intake.room()
+        if room > 0:
+            self._looked_at = time.monotonic()
         claimed = self._intake.claim(room) if room > 0 else []
         if self._stop_by is not None:  # meanwhile
             self._give_back(claimed)
@@ -235,11 +239,12 @@ class Worker:
         if woken:  # for a new job, which came first
             self._maintenance.do_what_is_due(idle=False)
         self._was_idle = not self._holdings
-        if claimed:
-            self._pace.reset()
-        if claimed and len(claimed) == room:
-            return 0.0 if self._intake.room() > 0 else PATIENCE
-        return self._pause(room)
+        if not claimed:
+            return self._pause(room)
+        self._pace.reset()
+        if self._intake.room() <= 0:
+            return PATIENCE
+        return 0.0 if len(claimed) == room else LET_BEGIN  # there may be more all the same, such as a suspect
 
     def _wait(self, delay: float) -> None:
         """Wait for news, and gather the outcomes that come in together."""
@@ -265,14 +270,13 @@ class Worker:
             self._look_again_at = time.monotonic() + wakeups.WINDOW * 1.5
 
     def _pause(self, room: int) -> float:
-        """Return how long to wait when there was no more to claim. What has just been started begins meanwhile."""
+        """Return how long to wait when nothing was claimed."""
         if self.drain and not self._holdings:
             self.stop()
             return 0.0
         if self._look_again_at is not None:
-            left = self._look_again_at - time.monotonic()
-            if left > 0:
-                return left
+            if self._looked_at < self._look_again_at:
+                return max(self._look_again_at - time.monotonic(), 0.0)
             self._look_again_at = None
         if room <= 0:
             return PATIENCE  # an outcome wakes us earlier
@@ -340,7 +344,7 @@ class Worker:
             outcomes.write(self._unwritten, self._on_error, written.append)
             self._refusals = 0
         finally:
-            self._intake.prefetch.note([outcome.seconds for outcome in written])
+            self._intake.prefetch.note([outcome.seconds for outcome in written if outcome.seconds])  # some never ran
             self._holdings.drop(outcome.claimed for outcome in written)
             if len(written) == len(self._unwritten):
                 self._unwritten = []

@@ -14,9 +14,12 @@ logger = logging.getLogger("gnlqueue.worker")
 
 
 class _Thread(threading.local):
-    """This thread; `connected` once it has made a database connection. To look at them all costs a job's own time."""
+    """This thread; `connected` once it has a database connection, `None` where nobody has looked yet.
 
-    connected = False
+    To look at all connections after each job costs as much as a short job.
+    """
+
+    connected: bool | None = None
 
 
 _thread = _Thread()
@@ -36,6 +39,8 @@ def tidy(*, interrupted: bool) -> None:
 
     `CONN_MAX_AGE` is about web requests; its default of 0 would mean a new connection for every job.
     """
+    if _thread.connected is None:  # it may have made one before we watched
+        _thread.connected = any(each.connection is not None for each in connections.all(initialized_only=True))
     if not _thread.connected and not interrupted:
         return
     for connection in connections.all(initialized_only=True):

@@ -31,6 +31,13 @@ def names(connection: BaseDatabaseWrapper) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
+def plans(connection: BaseDatabaseWrapper, name: str) -> tuple[int, int]:
+    """How often a statement was planned for its values, and how often it was run by a plan for any."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE name = %s", [name])
+        return cursor.fetchone()
+
+
 def claim_one(limit: int = 5, beyond: Place | None = None) -> ClaimedJob:
     """Enqueue a job, and claim it."""
     queue.enqueue("demo")
@@ -77,6 +84,31 @@ def test_a_migration_may_change_a_column(connection: BaseDatabaseWrapper) -> Non
         finally:
             cursor.execute("ALTER TABLE gnlqueue_job ALTER COLUMN worker_id TYPE varchar(100)")
     claim_one()
+
+
+def test_a_statement_that_was_slow_is_planned_anew(
+    connection: BaseDatabaseWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan for a small table reads a large one from end to end."""
+    (name,) = claim_one() and names(connection)
+    for _ in range(9):
+        claim_one()
+    assert plans(connection, name)[1] > 0  # for any values, made when the table was small
+    monkeypatch.setattr(prepared, "SLOW", 0.0)
+    claim_one()
+    monkeypatch.undo()
+    claim_one()
+    assert names(connection) == [name]
+    assert plans(connection, name) == (1, 0)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_nothing_is_kept_where_the_server_binds_the_values(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EXECUTE takes no values of the protocol."""
+    monkeypatch.setitem(connections[alias].settings_dict["OPTIONS"], "server_side_binding", True)
+    with dedicated(alias, 5) as connection:
+        claim_one()
+        assert names(connection) == []
 
 
 def test_in_a_transaction_and_on_other_connections_nothing_is_kept(alias: str, connection: BaseDatabaseWrapper) -> None:

@@ -1,6 +1,7 @@
 """An idle worker costs next to nothing, and yet hears of a new job at once where the database can tell it."""
 
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +17,7 @@ from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.pace import Pace
 from tests.app import tasks
 from tests.worker.conftest import on_sqlite, until_status, until_told
-from tests.worker.processes import RunWorker, until
+from tests.worker.processes import PATIENCE, RunWorker, until
 
 Run = Callable[..., RunWorker]
 InThread = Callable[[Worker], Any]
@@ -135,6 +136,34 @@ def test_a_job_whose_notification_was_left_out_is_found_once_the_window_is_over(
 
     until_status(tasks.nothing.enqueue(), JobStatus.DONE)
     until_status(tasks.nothing.enqueue(), JobStatus.DONE)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_look_that_began_within_the_window_is_not_the_last_one(
+    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes: a job may have been committed after it."""
+    in_thread(Worker(["default"], poll_interval=60))
+    until_status(tasks.nothing.enqueue(), JobStatus.DONE)
+    looks, looked, committed = claiming.claim_ready, threading.Event(), threading.Event()
+
+    def look_slowly(*args: Any, **kwargs: Any) -> Any:
+        found = looks(*args, **kwargs)
+        if not looked.is_set():
+            looked.set()
+            committed.wait(PATIENCE)
+            time.sleep(wakeups.WINDOW * 3)  # slow on purpose: the window is over when it is
+        return found
+
+    monkeypatch.setattr(claiming, "claim_ready", look_slowly)
+    wakeups._last_sent.clear()
+    wakeups.wake(alias, ["default"])
+    assert looked.wait(PATIENCE)
+    wakeups._last_sent[alias, "default"] = time.monotonic()
+    job = tasks.nothing.enqueue()
+    committed.set()
+
+    until_status(job, JobStatus.DONE)
 
 
 @on_sqlite
