@@ -29,6 +29,9 @@ STEP, IDEMPOTENT, ATOMIC, SLEEP, NOW = "step", "idempotent_step", "atomic_step",
 
 LONGEST_NOTE = 20_000  # characters kept of evidence
 
+#: What a note of a mismatch has for a value where the code asks for nothing at that place.
+NOTHING_INSTEAD = "{}"
+
 
 class ResultNotStored(PayloadError):
     """A step's result cannot be stored."""
@@ -155,10 +158,10 @@ class Journal:
         )
         note.save(using=self.fence.database, force_insert=True)
 
-    def mismatched(self) -> set[int | None]:
-        """Return the tokens of the attempts that a mismatch has blocked: what they did, somebody has looked at."""
+    def seen_to_repeat(self) -> set[int | None]:
+        """Return the tokens of the attempts that were blocked for what they repeated: somebody has looked at that."""
         notes = StepNote.objects.using(self.fence.database).filter(
-            entry__run_id=self.run_id, kind=StepNote.Kind.MISMATCH
+            entry__run_id=self.run_id, kind=StepNote.Kind.MISMATCH, value=NOTHING_INSTEAD
         )
         return set(notes.values_list("lease_token", flat=True))
 

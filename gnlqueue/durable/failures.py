@@ -1,43 +1,80 @@
 """Failures that were raised to the handler, and which of them it has caught.
 
 Only a failure that was caught may be sealed: one that is still on its way out is left to the job's next attempt. Python
-tells nobody that an exception was caught, so it is inferred from who makes the next call of the run.
+tells nobody that an exception was caught, so it is inferred from who makes the next call of the run. A `finally`, an
+`__exit__` or an `except` that makes a call before it raises again is taken for one that caught it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Collection
+from contextvars import ContextVar
+from itertools import count
 from traceback import walk_tb
-from types import FrameType
-from typing import NamedTuple
+from types import FrameType, TracebackType
+from typing import Any
 
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.lineage import descends_from
 from gnlqueue.durable.protocol import Flow, stack
 from gnlqueue.exceptions import StepFailed
 
+#: The numbers of unsealed failures that the code which runs here has seen. Asyncio gives them on to what it begins
+#: after that, in tasks and with `to_thread`.
+_seen: ContextVar[frozenset[int]] = ContextVar("gnlqueue_failures", default=frozenset())
 
-class Failure(NamedTuple):
-    """A failure that is not sealed."""
+_numbers = count()
 
-    step: Step
-    failed: StepFailed
-    work: FrameType | None  #: with which the thread began what failed; `None` where that is an asyncio task
+
+class Failure:
+    """A failure that is not sealed; `work` is the frame with which its thread began, `None` in an asyncio task."""
+
+    def __init__(self, step: Step, failed: StepFailed, work: FrameType | None) -> None:
+        self.number = next(_numbers)
+        self.step = step
+        self.failed = failed
+        self._work = work
+        self._traceback: TracebackType | None = None
+        self._passed: set[FrameType] = set()
 
     def was_caught_by(self, caller: Flow, frames: Collection[FrameType]) -> bool:
         """Tell whether who makes a call now, out of these frames, goes on after the failure.
 
-        That is the code in which it happened, an asyncio task that this descends from, and whatever a frame belongs
-        to that it passed through: had it not been caught there, the frame would not be running.
+        That is the code in which it happened, and what that began afterwards; an asyncio task that this descends from;
+        and whatever a frame belongs to that the failure passed through and that still runs. And it is anybody, once the
+        thread in which it happened has gone on.
         """
         task, calling = self.step.caller[1], caller[1]
-        if isinstance(task, asyncio.Task) and isinstance(calling, asyncio.Task):
-            if task is calling or descends_from(task, calling):
-                return True
-        elif self.work in frames:
+        if calling is task if task is not None else self._work in frames:
             return True
-        return any(frame in frames for frame, _ in walk_tb(self.failed.__traceback__))
+        if self.number in _seen.get():
+            return True
+        if isinstance(task, asyncio.Task) and isinstance(calling, asyncio.Task) and descends_from(task, calling):
+            return True
+        return not self._frames().isdisjoint(frames) or (task is None and self._is_over())
+
+    def _is_over(self) -> bool:
+        """Tell whether its thread still runs a frame that it passed through, and neither handles it nor cleans up."""
+        thread = self.step.caller[0]
+        handled: Any = sys._current_exceptions().get(thread)
+        error = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
+        while error is not None:
+            if error is self.failed:
+                return False
+            error = error.__context__
+        frame = sys._current_frames().get(thread)
+        while frame is not None and frame not in self._frames():
+            frame = frame.f_back
+        return frame is not None
+
+    def _frames(self) -> set[FrameType]:
+        """Return the frames that it has passed through so far."""
+        if self.failed.__traceback__ is not self._traceback:
+            self._traceback = self.failed.__traceback__
+            self._passed = {frame for frame, _ in walk_tb(self._traceback)}
+        return self._passed
 
 
 class Failures:
@@ -52,6 +89,13 @@ class Failures:
         # Of a thread not all calls are one piece of work: one of a pool may do something else by now.
         work = stack()[-1] if step.caller[1] is None else None
         self._unsealed.append(Failure(step, failed, work))
+
+    def note_reached(self, caller: Flow, failed: StepFailed) -> None:
+        """Note that a failure has reached who made the call, for what that begins from now on."""
+        if caller[1] is None and caller != self._main_flow:
+            return  # the context of a thread goes on to the next piece of work, which has nothing to do with this one
+        new = {each.number for each in self._unsealed if each.failed is failed}
+        _seen.set(_seen.get().intersection(each.number for each in self._unsealed) | new)
 
     def caught_by(self, caller: Flow) -> list[Failure]:
         """Return what has been caught by who makes a call now; for the code that makes it, in its own thread.
@@ -68,5 +112,9 @@ class Failures:
         """Let these failures stay, unless another call has done so; for one call at a time."""
         for each in caught:
             if each in self._unsealed:
-                self._unsealed.remove(each)
                 each.step.seal(each.failed)
+                self._unsealed.remove(each)
+
+    def forget(self) -> None:
+        """Keep none of them: nothing is sealed any more."""
+        self._unsealed.clear()

@@ -23,7 +23,8 @@ def begin(
 ) -> asyncio.Task[T]:
     """Begin an asyncio task as the loop would without us, and note who began it.
 
-    One that starts eagerly is noted after its first stretch: what it begins in there knows it, but none above it.
+    One that starts eagerly is noted after its first stretch: what it begins in there knows it, but none above it. One
+    that is begun from outside of any task, as by `run_coroutine_threadsafe`, has no parent.
     """
     parent = asyncio.current_task(loop)
     task = asyncio.Task(coro, loop=loop, **options)

@@ -55,7 +55,7 @@ class Answer:
 Flow = tuple[int, object]
 
 #: What calls the functions that run in threads.
-_THREAD_MODULES = {"threading", "concurrent.futures.thread", "asgiref.current_thread_executor"}
+_THREAD_MODULES = {"threading", "concurrent.futures.thread", "multiprocessing.pool", "asgiref.current_thread_executor"}
 
 Protocol = Generator[Call | Pause, Answer, Any]
 
@@ -138,11 +138,11 @@ def flow() -> Flow:
 
 
 def stack() -> list[FrameType]:
-    """Return the frames that run in this thread, innermost first.
+    """Return the frames that run in this thread, innermost first, from the caller's caller on.
 
     The last is the one with which the thread began what it does now: in a pool, another one for each piece of work.
     """
-    frames = [sys._getframe(1)]
+    frames = [sys._getframe(2)]
     while (frame := frames[-1].f_back) is not None and frame.f_globals.get("__name__") not in _THREAD_MODULES:
         frames.append(frame)
     return frames

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from gnlqueue.durable.entries import STEP, Entry
+from gnlqueue.durable.entries import ATOMIC, IDEMPOTENT, STEP, Entry
 from gnlqueue.models import EntryStatus
 
 
@@ -34,7 +34,8 @@ class Replay:
         self._next = 0
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
-        self._new: list[tuple[str, str, str | None]] = []  # new keyed steps: key, kind, args_hash
+        self._new: list[tuple[str, str, str | None]] = []  # steps that are new: key, kind, args_hash
+        self._asked: set[str] = set()  # names
 
     def key(self, name: str, own: str | None, *, main_flow: bool) -> str:
         """Return the key of the step that is asked for now: `name`, `name#2` when repeated, `name[own]` when keyed.
@@ -68,9 +69,9 @@ class Replay:
         """
         got = {"key": key, "kind": kind, "args_hash": args_hash}
         entry = self._keyed.get(key) if _is_keyed(key) else self._next_of_main_flow()
+        self._asked.add(_name(key))
         if entry is None:
-            if _is_keyed(key):
-                self._new.append((key, kind, args_hash))
+            self._new.append((key, kind, args_hash))
             return None
         if entry.key != key:
             raise Mismatch(entry, got, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
@@ -87,22 +88,26 @@ class Replay:
         return [entry for entry in self._left_out() if entry.kind == STEP and entry.status in unknown]
 
     def renamed(self) -> list[tuple[Entry, str]]:
-        """Return the keyed steps that were done and left out, each with the key of the new one that seems to repeat it.
+        """Return the steps that were done and left out, each with the key of the new one that seems to repeat it.
 
-        That has the same key under another name, or the same arguments under another key. Code that only asks for less,
-        or for other things, does nothing twice.
+        That has the same name, and the same arguments under another key, or a key where the old one had none, or none
+        where it had one. Where the code does not ask for the old name any more, it is one of the same kind with the
+        same key or arguments. Code that only asks for less, or for other things, does nothing twice.
         """
-        new: dict[tuple[str, str], str] = {}
+        new: dict[tuple[Any, ...], str] = {}
         for key, kind, args_hash in self._new:
-            new[kind, _own_key(key)] = key
-            if args_hash is not None:
-                new[kind, args_hash] = key
-        return [
-            (entry, again)
-            for entry in self._left_out()
-            if entry.status == EntryStatus.DONE and _is_keyed(entry.key)
-            if (again := new.get((entry.kind, _own_key(entry.key))) or new.get((entry.kind, entry.args_hash or "")))
-        ]
+            for trait in _traits(key, kind, args_hash, keyed=_is_keyed(key)):
+                new[trait] = key
+        found = []
+        for entry in self._left_out():
+            if entry.status != EntryStatus.DONE or entry.kind not in {STEP, IDEMPOTENT, ATOMIC}:
+                continue
+            traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not _is_keyed(entry.key))
+            if _name(entry.key) in self._asked:
+                traits = [trait for trait in traits if trait[0] == "name"]
+            if again := next((new[trait] for trait in traits if trait in new), None):
+                found.append((entry, again))
+        return found
 
     def _left_out(self) -> list[Entry]:
         return [entry for entry in (*self._main, *self._keyed.values()) if not entry.visited]
@@ -113,8 +118,18 @@ class Replay:
         return self._main[self._next] if self._next < len(self._main) else None
 
 
-def _own_key(key: str) -> str:
-    return key[key.index("[") + 1 : -1]
+def _traits(key: str, kind: str, args_hash: str | None, *, keyed: bool) -> list[tuple[Any, ...]]:
+    """Return by what two steps are taken for the same; `keyed` is whether the new one has a key."""
+    traits: list[tuple[Any, ...]] = [("name", _name(key), keyed)]
+    if args_hash is not None:
+        traits += [("name", _name(key), args_hash), ("kind", kind, args_hash)]
+    if _is_keyed(key):
+        traits.append(("kind", kind, key[key.index("[") :]))
+    return traits
+
+
+def _name(key: str) -> str:
+    return key.partition("[")[0].partition("#")[0]
 
 
 def _is_keyed(key: str) -> bool:

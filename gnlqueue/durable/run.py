@@ -16,7 +16,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable import protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
-from gnlqueue.durable.entries import ATOMIC, Entry, Journal
+from gnlqueue.durable.entries import ATOMIC, NOTHING_INSTEAD, Entry, Journal
 from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
@@ -119,6 +119,9 @@ class Run(Steps):
         step = self._open_step(KINDS[kind], name, function, args, kwargs, options, caller, caught)
         try:
             return protocol.drive(step.perform())
+        except StepFailed as failed:
+            self._failures.note_reached(caller, failed)
+            raise
         finally:
             self._close_step(caller)
 
@@ -143,6 +146,9 @@ class Run(Steps):
             if cancelled is not None:
                 raise cancelled
             return await protocol.adrive(step.perform())
+        except StepFailed as failed:
+            self._failures.note_reached(caller, failed)
+            raise
         finally:
             self._close_step(caller)
 
@@ -188,6 +194,7 @@ class Run(Steps):
         """Wait until no step is open any more, and let none begin: the handler has returned or raised."""
         with self._guard:
             self._ended = True
+            self._failures.forget()
             # The main flow is the handler's own, so that its steps have ended with it.
             if any(each != self._main_flow for each in self._open):
                 self._closed = threading.Condition(self._guard)
@@ -204,7 +211,7 @@ class Run(Steps):
         journal, replay = self._loaded
         for entry in replay.left_open():
             self._block_in_doubt(journal, entry)
-        if (renamed := replay.renamed()) and (seen := journal.mismatched()):
+        if (renamed := replay.renamed()) and (seen := journal.seen_to_repeat()):
             renamed = [(entry, again) for entry, again in renamed if entry.lease_token not in seen]
         if renamed:
             self._block_on_renamed(journal, renamed)
@@ -269,8 +276,7 @@ class Run(Steps):
             f"was recorded, or fail the job: manage.py gnlqueue resolve {mismatch.entry.id}."
         )
         got = payloads.encode(mismatch.got, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
-        journal.note(mismatch.entry, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, got)
-        self.stop(JobBlocked(text, "mismatch"))
+        self._block_for_mismatch(journal, mismatch.entry, text, got)
 
     def _block_in_doubt(self, journal: Journal, entry: Entry) -> NoReturn:
         if entry.status != EntryStatus.IN_DOUBT:
@@ -287,10 +293,15 @@ class Run(Steps):
         more = f", and {len(renamed) - MOST_NAMED} more" if len(renamed) > MOST_NAMED else ""
         text = (
             f"The code of {self.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
-            "name or key this has probably happened twice. Put the code right and go on, go on without, or fail the "
+            "name or key this has perhaps happened twice. Put the code right and go on, go on without, or fail the "
             f"job: manage.py gnlqueue resolve {first.id}."
         )
-        journal.note(first, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, "{}")
+        self._block_for_mismatch(journal, first, text, NOTHING_INSTEAD)
+
+    def _block_for_mismatch(self, journal: Journal, entry: Entry, text: str, got: str) -> NoReturn:
+        if (stops := self.fence.why_lost()) is not None:  # the run is somebody else's, and so is the question
+            self.stop(stops)
+        journal.note(entry, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, got)
         self.stop(JobBlocked(text, "mismatch"))
 
     def _raise_if_stopped(self) -> None:

@@ -1,8 +1,10 @@
 """Failures that are caught below the main flow: by an asyncio task or a thread that waited for another one."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -67,6 +69,13 @@ class Cards:
     async def other(self, key: str = "mastercard") -> str:
         """Do another step, in another branch or after the failure."""
         return await self._context.using(key=key).aatomic_step("charge", lambda: key)
+
+    def other_here(self) -> str:
+        """Do another step, in this thread."""
+        try:
+            return self._context.using(key="mastercard").atomic_step("charge", lambda: "mastercard")
+        finally:
+            connections.close_all()
 
     def crash_at_first(self) -> None:
         """Crash in the first attempt."""
@@ -227,6 +236,54 @@ def test_a_plain_handler_that_runs_an_event_loop_seals_what_its_tasks_caught(pla
     assert len(ledger) == 1
 
 
+@on_sqlite
+@pytest.mark.parametrize("how", ["gather", "task group", "thread", "nested"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_failure_is_sealed_where_only_branches_go_on_that_were_begun_after_it(
+    aplay: Play, ledger: Ledger, loop: str, how: str
+) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+
+        async def in_a_group() -> Any:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(cards.other())
+            return task.result()
+
+        async def go_on() -> Any:
+            with suppress(StepFailed):
+                return await cards.visa()
+            if how == "thread":
+                result = await asyncio.to_thread(cards.other_here)
+            elif how == "gather":
+                (result,) = await asyncio.gather(cards.other())
+            else:
+                result = await in_a_group()
+            cards.crash_at_first()
+            return result
+
+        return (await asyncio.gather(go_on()))[0] if how == "nested" else await go_on()
+
+    assert run_to_its_end(aplay(handler), loop) == "mastercard"
+    assert len(ledger) == 1
+
+
+@on_sqlite
+def test_a_failure_that_the_handler_caught_before_it_began_threads_is_sealed_by_these(
+    play: Play, ledger: Ledger
+) -> None:
+    def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+        with suppress(StepFailed):
+            return cards.visa_here()
+        results = in_pool([cards.other_here])
+        cards.crash_at_first()
+        return results
+
+    assert run_to_its_end(play(handler), "another loop") == ["mastercard"]
+    assert len(ledger) == 1
+
+
 # --- who has not caught it -------------------------------------------------------------------------------------------
 
 
@@ -279,4 +336,26 @@ def test_a_failure_in_a_thread_is_not_sealed_by_what_the_thread_does_for_another
         return await asyncio.gather(sync_to_async(cards.visa_here)(), other())
 
     assert run_to_its_end(aplay(handler), loop) == ["visa", "mastercard"]
+    assert len(ledger) == 2
+
+
+@on_sqlite
+def test_a_failure_is_not_sealed_by_threads_that_the_handler_waits_for_on_its_way_out(
+    play: Play, ledger: Ledger
+) -> None:
+    def handler(context: JobContext) -> Any:
+        cards, failed = Cards(context, ledger), threading.Event()
+
+        def other() -> str:
+            failed.wait()
+            return cards.other_here()
+
+        with ThreadPoolExecutor(1) as pool:  # ends only when its thread does
+            pool.submit(other)
+            try:
+                return cards.visa_here()
+            finally:
+                failed.set()
+
+    assert run_to_its_end(play(handler), "another loop") == "visa"
     assert len(ledger) == 2

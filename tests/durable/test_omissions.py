@@ -17,7 +17,9 @@ from tests.durable.conftest import (
     entries,
     entry,
     give,
+    jobs,
     leave_started,
+    notes,
     now_do,
     on_sqlite,
 )
@@ -71,6 +73,56 @@ def test_a_renamed_step_that_is_found_by_its_key_blocks_the_job_at_its_end(
         resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
     resolve(entry(job, "charge[5]"), GoOn(), **BY)
     assert attempt(job).result == [now, "ship[6]"]
+
+
+def plain(*names: str) -> Handler:
+    """Do steps of the main flow that have no key."""
+    return lambda context: [context.step(name, give(name)) for name in names]
+
+
+#: A key that was given to a step, or taken from it: it goes on in a branch, or no longer.
+MOVED: dict[str, tuple[Handler, Handler, str]] = {
+    "a key was added": (plain("charge"), keyed("charge[5]"), "'charge' (it did 'charge[5]' instead)"),
+    "keys were added": (plain("charge", "charge"), keyed("charge[1]", "charge[2]"), "'charge#2' (it did"),
+    "a key was dropped": (keyed("charge[5]"), plain("charge"), "'charge[5]' (it did 'charge' instead)"),
+}
+
+
+@pytest.mark.parametrize("moved", MOVED)
+def test_a_step_that_got_a_key_or_lost_it_blocks_the_job_at_its_end(play: Play, moved: str) -> None:
+    before, after, said = MOVED[moved]
+    job = play(crashing(before))
+    attempt(job)
+    now_do(after)
+    blocked = attempt(job)
+    assert blocked.blocked_reason == "mismatch"
+    assert said in (blocked.last_error or "")
+
+
+@on_sqlite
+def test_a_mismatch_elsewhere_excuses_nothing(play: Play) -> None:
+    """What an attempt repeated before it was blocked for something else has been seen by nobody."""
+    job = play(crashing(lambda context: [plain("prepare")(context), keyed("charge[5]")(context)]))
+    attempt(job)
+    now_do(lambda context: [keyed("bill[5]")(context), plain("prepare all")(context)])
+    assert "'prepare'" in (attempt(job).last_error or "")
+    resolve(entry(job, "prepare"), GoOn(), **BY)
+    now_do(lambda context: [plain("prepare")(context), keyed("charge[5]", "ship[5]")(context)])
+    assert "'bill[5]' (it did 'ship[5]' instead)" in (attempt(job).last_error or "")
+
+
+@on_sqlite
+def test_a_late_worker_asks_no_question_about_a_run_that_is_not_its_own(play: Play) -> None:
+    job = play(crashing(keyed("charge[5]")))
+    attempt(job)
+
+    def late(context: JobContext) -> None:
+        keyed("bill[5]")(context)
+        jobs().filter(pk=job.pk).update(lease_token=9)  # another worker has it now
+
+    now_do(late)
+    attempt(job)
+    assert notes("mismatch") == []
 
 
 @on_sqlite
@@ -132,6 +184,10 @@ LESS: dict[str, tuple[Handler, Handler]] = {
     "nothing": (keyed("charge[5]", "ship[5]"), give("paid already")),
     "less": (keyed("charge[5]", "ship[5]"), keyed("ship[5]")),
     "only what is left": (with_arguments("charge[5]"), with_arguments("charge[6]")),
+    "only what is left, by two loops": (
+        with_arguments("charge[5]"),
+        with_arguments("charge[6]", "tell[5]", "tell[6]"),
+    ),
     "nothing that has a key": (keyed("charge[5]"), lambda context: context.step("tell somebody", give(None))),
     "all but the last": (
         lambda context: [context.step("charge", give(1)), context.step("ship", give(2))],
