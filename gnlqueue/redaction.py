@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 from gnlqueue.conf import settings
@@ -38,6 +39,20 @@ def masked(value: Any) -> Any:
     if isinstance(value, list):
         return [masked(item) for item in value]
     return value
+
+
+def masked_text(text: str) -> str:
+    """Return a stored text, JSON or not, without what `REDACT` names.
+
+    In one that was cut, or is no JSON, nobody can tell what belongs to a name: where it has one, all of it is hidden.
+    """
+    hidden = settings().REDACT
+    if not hidden:
+        return text
+    try:
+        return json.dumps(masked(json.loads(text)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return MASK if any(name in text for name in hidden) else text
 
 
 def unmasked(new: Any, old: Any) -> Any:

@@ -1,8 +1,8 @@
 """What tests of durable runs share: jobs that do what a test says, workers that run them once, and ones that die."""
 
+import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
+from django.dispatch import Signal
 
 from gnlqueue import payloads, queue
 from gnlqueue.durable.entries import STEP, Journal
@@ -23,7 +24,7 @@ from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNo
 from gnlqueue.queue import ClaimedJob, claiming
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker.loop import Worker
-from tests.durable import tasks
+from tests.durable import faults, tasks
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 KINDS = ("step", "idempotent_step", "atomic_step")
@@ -150,6 +151,21 @@ def notes(kind: str = "evidence") -> list[StepNote]:
     return list(StepNote.objects.using(alias_of(None)).filter(kind=kind).order_by("id"))
 
 
+@contextmanager
+def received(signal: Signal) -> Iterator[list[dict[str, Any]]]:
+    """The arguments with which the signal is sent in the block."""
+    told: list[dict[str, Any]] = []
+
+    def receive(**arguments: Any) -> None:
+        told.append(arguments)
+
+    signal.connect(receive)
+    try:
+        yield told
+    finally:
+        signal.disconnect(receive)
+
+
 @pytest.fixture
 def in_thread(alias: str) -> Iterator[Callable[..., Future[Any]]]:
     """``in_thread(fn, *args)`` starts fn in a thread with connections of its own; the future of its result."""
@@ -175,6 +191,21 @@ def in_pool(branches: list[Callable[[], Any]], workers: int = 4) -> list[Any]:
 
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(closing, branches))
+
+
+#: How `gathered` runs coroutines.
+HOW = ["gather", "gather, return_exceptions", "TaskGroup"]
+
+
+def gathered(branches: Any, how: str) -> Any:
+    """Run coroutines side by side."""
+
+    async def in_task_group() -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(each) for each in branches]
+        return [each.result() for each in started]
+
+    return in_task_group() if how == "TaskGroup" else asyncio.gather(*branches, return_exceptions="exc" in how)
 
 
 class Gate:
@@ -241,13 +272,14 @@ class Mortals:
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
         )
 
-    def die(self, job: Any, kind: str, point: str) -> None:
-        """Let a worker claim the job and die at that point, and others notice."""
+    def die(self, job: Any, kind: str, point: str, way: str = "SIGKILL") -> None:
+        """Let a worker claim the job and die at that point in that way, and others notice."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"alias": alias_of(None), "point": point, "kind": kind}) + "\n")
+        order = {"alias": alias_of(None), "point": point, "kind": kind, "way": way}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        assert int(self._process.stdout.readline()) == -signal.SIGKILL, f"nobody died {point}"
+        assert int(self._process.stdout.readline()) == faults.WAYS[way], f"nobody died {point}"
         end_lease(job)
 
     def end(self) -> None:

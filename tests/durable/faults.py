@@ -1,6 +1,7 @@
 """The named points at which a process dies in the middle of a step: before or after the first call of a function."""
 
 import functools
+import inspect
 import os
 import signal
 from collections.abc import Callable
@@ -22,7 +23,8 @@ POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
         "atomic_step": ("after", Journal, "insert_here"),
     },
     "during the effect": {"step": None, "idempotent_step": None, "atomic_step": None},  # tasks.effect says when
-    "after the effect": dict.fromkeys(("step", "idempotent_step", "atomic_step"), ("after", protocol, "call")),
+    "after the effect": dict.fromkeys(("step", "idempotent_step", "atomic_step"), ("after", protocol, "call"))
+    | dict.fromkeys(("astep", "aidempotent_step"), ("after", protocol, "_acall")),
     "before done commits": {
         "step": ("after", Journal, "_change"),
         "idempotent_step": ("after", Journal, "_insert"),
@@ -35,14 +37,19 @@ POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
     },
 }
 
+#: Ways to die, and the exit status that the parent sees of each.
+WAYS = {"SIGKILL": -signal.SIGKILL, "os._exit": 70}
+
 _armed: str | None = None
+_way = "SIGKILL"
 
 
-def arm(point: str, kind: str) -> None:
+def arm(point: str, kind: str, way: str) -> None:
     """Let this process die when it gets to the point."""
-    global _armed
-    _armed = point
-    place = POINTS[point][kind]
+    global _armed, _way
+    _armed, _way = point, way
+    places = POINTS[point]
+    place = places[kind if kind in places else kind.removeprefix("a")]  # most are the same for the a-prefixed forms
     if place is not None:
         when, owner, name = place
         setattr(owner, name, _deadly(getattr(owner, name), when))
@@ -56,6 +63,8 @@ def reach(point: str) -> None:
 
 def die() -> None:
     """End this process as nothing can prevent or notice."""
+    if _way == "os._exit":
+        os._exit(WAYS[_way])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -66,4 +75,10 @@ def _deadly(function: Callable[..., Any], when: str) -> Callable[..., Any]:
             function(*args, **kwargs)
         die()
 
-    return replaced
+    @functools.wraps(function)
+    async def areplaced(*args: Any, **kwargs: Any) -> Any:
+        if when == "after":
+            await function(*args, **kwargs)
+        die()
+
+    return areplaced if inspect.iscoroutinefunction(function) else replaced

@@ -1,7 +1,7 @@
 """A process that has Django loaded and forks workers which die: starting each from nothing takes most of a second.
 
-Its standard input takes one JSON object a line: the database alias, the point at which to die, and the kind of step.
-For each it forks a worker that runs one job, and says with which status that ended.
+Its standard input takes one JSON object a line: the database alias, the point at which to die, how, and the kind of
+step. For each it forks a worker that runs one job, and says with which status that ended.
 """
 
 import json
@@ -24,7 +24,7 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             try:
-                faults.arm(order["point"], order["kind"])
+                faults.arm(order["point"], order["kind"], order["way"])
                 Worker(["default"], database=order["alias"], heartbeat=False).run_once()
             except BaseException:
                 traceback.print_exc()

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
+
 import gnlqueue
 from gnlqueue import JobContext
 from tests.app.models import Note
@@ -48,6 +50,22 @@ def one_step(context: JobContext, kind: str, ledger: str, first_claim: int = 1) 
     if claim == first_claim:
         raise OSError("something else, after the step")
     return result
+
+
+@gnlqueue.task(takes_context=True, backoff=AT_ONCE)
+async def aone_step(context: JobContext, kind: str, ledger: str) -> Any:
+    """Do what `one_step` does, on the event loop."""
+    steps = context.using(safe_errors=(Refused,), final_errors=(Declined,))
+    function = effect if kind == "aatomic_step" else aeffect
+    result = await getattr(steps, kind)("effect", function, ledger, context.fence.database)
+    if context.claimed.lease_token == 1:
+        raise OSError("something else, after the step")
+    return result
+
+
+async def aeffect(ledger: str, alias: str) -> str:
+    """Do what `effect` does, from asynchronous code."""
+    return await sync_to_async(effect)(ledger, alias)
 
 
 def effect(ledger: str, alias: str) -> str:

@@ -2,15 +2,18 @@
 
 import io
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import reduce
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from gnlqueue import JobContext, queue
-from gnlqueue.models import EntryStatus, Job, JobStatus
+from gnlqueue.durable.resolving import in_doubt
+from gnlqueue.models import EntryStatus, Job, JobStatus, StepNote
 from tests.durable import tasks
-from tests.durable.conftest import attempt, entry, notes, on_sqlite
+from tests.durable.conftest import attempt, end_lease, entry, notes, on_sqlite
 
 Play = Callable[..., Job]
 
@@ -57,6 +60,50 @@ def test_blocked_lists_what_waits_and_how_to_decide(doubtful: Job, mismatched: J
     assert "the code asks for 'charge card'" in written
     assert "manage.py gnlqueue resolve ENTRY" in written
     assert gnlqueue("blocked", "--limit", 1).count("entry ") == 1
+
+
+@pytest.mark.parametrize("hidden", [(), ("card",)], ids=["", "redacted"])
+def test_what_a_late_worker_brought_back_is_shown_to_whoever_resolves(
+    play: Play, in_thread: Callable[..., Future[Any]], settings: Any, hidden: tuple[str, ...]
+) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": hidden}
+
+    def charge() -> dict[str, Any]:
+        end_lease(job)
+        assert in_thread(attempt, job).result(30).status == JobStatus.BLOCKED
+        return {"id": 7, "card": "4111"}
+
+    job = play(lambda context: context.step("charge", charge))
+    assert attempt(job).status == JobStatus.BLOCKED
+
+    (doubtful,) = in_doubt()
+    (evidence,) = doubtful.notes.all()
+    assert (doubtful, evidence.kind, evidence.lease_token) == (entry(job), StepNote.Kind.EVIDENCE, 1)
+    assert evidence.value == '{"id":7,"card":"4111"}'
+    first = job.failed_attempts.get()
+    (line,) = [line for line in gnlqueue("blocked").splitlines() if "evidence" in line]
+    assert f" UTC, token 1 (attempt 1 on {first.worker_id}): A worker that no longer held the run came back" in line
+    assert line.endswith('[{"id": 7, "card": "***"}]' if hidden else '[{"id":7,"card":"4111"}]')
+
+
+@on_sqlite
+def test_what_can_not_be_masked_is_hidden_from_blocked(play: Play, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
+    attempt(play(lambda context: context.step("charge", lambda: {"card", "4111"})))
+    attempt(play(lambda context: context.step("charge", lambda: {"paid"})))
+    attempt(play(lambda context: context.step("charge", lambda: reduce(lambda inner, _: [inner], range(2000), []))))
+
+    written = gnlqueue("blocked")
+    assert "4111" not in written
+    assert "[***]" in written
+    assert "[{'paid'}]" in written
+    assert f"[{'[' * 200}… (4,002 characters)]" in written
+
+
+@on_sqlite
+def test_long_evidence_is_cut(play: Play) -> None:
+    attempt(play(lambda context: context.step("charge", lambda: {"x" * 1000})))
+    assert f"[{{'{'x' * 198}… (1,004 characters)]" in gnlqueue("blocked")
 
 
 @on_sqlite

@@ -1,18 +1,19 @@
 """Steps under gather, in a TaskGroup and in threads."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gnlqueue import JobContext, queue
 from gnlqueue.durable.run import Run
-from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import EntryStatus, Job, JobStatus
-from tests.durable.conftest import KINDS, Gate, Ledger, attempt, entries, in_pool, on_sqlite
+from tests.durable.conftest import HOW, KINDS, Gate, Ledger, attempt, entries, gathered, in_pool, on_sqlite
 
 Play = Callable[..., Job]
 
@@ -73,22 +74,8 @@ def test_an_asynchronous_sleep_suspends(aplay: Play) -> None:
     assert attempt(aplay(handler)).status == JobStatus.SCHEDULED
 
 
-def gathered(context: JobContext, branches: Any, how: str) -> Any:
-    """Run coroutines side by side."""
-
-    async def in_task_group() -> list[Any]:
-        async with asyncio.TaskGroup() as group:
-            started = [group.create_task(each) for each in branches]
-        return [each.result() for each in started]
-
-    return in_task_group() if how == "TaskGroup" else asyncio.gather(*branches, return_exceptions="exc" in how)
-
-
-HOW = ["gather", "gather, return_exceptions", "TaskGroup"]
-
-
 @pytest.mark.parametrize("how", HOW)
-def test_asyncio_tasks_replay_whatever_order_they_finish_in(aplay: Play, ledger: Ledger, how: str) -> None:
+def test_asyncio_tasks_replay_whatever_order_they_begin_in(aplay: Play, ledger: Ledger, how: str) -> None:
     async def handler(context: JobContext) -> Any:
         first = context.claimed.lease_token == 1
         numbers = range(5) if first else reversed(range(5))
@@ -100,7 +87,7 @@ def test_asyncio_tasks_replay_whatever_order_they_finish_in(aplay: Play, ledger:
             one = await context.using(key=f"{number}").astep("charge", charge, number)
             return [one, await context.using(key=f"{number}").aidempotent_step("ship", charge, number)]
 
-        results = await gathered(context, [branch(number) for number in numbers], how)
+        results = await gathered([branch(number) for number in numbers], how)
         if first:
             raise OSError("crash")
         return sorted(results)
@@ -111,7 +98,7 @@ def test_asyncio_tasks_replay_whatever_order_they_finish_in(aplay: Play, ledger:
     assert len(ledger) == 10
 
 
-def test_threads_replay_whatever_order_they_finish_in(play: Play, ledger: Ledger) -> None:
+def test_threads_replay_whatever_order_they_begin_in(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> Any:
         first = context.claimed.lease_token == 1
         numbers = list(range(6)) if first else list(reversed(range(6)))
@@ -131,6 +118,80 @@ def test_threads_replay_whatever_order_they_finish_in(play: Play, ledger: Ledger
     assert len(ledger) == 12
 
 
+ORDERS = list(itertools.permutations(range(3)))
+
+
+class Turns:
+    """Lets branches go on in a given order, each when the one before it has gone on."""
+
+    def __init__(self, order: tuple[int, ...]) -> None:
+        self._order = order
+        self._ready = {number: threading.Event() for number in order}
+        self._ready[order[0]].set()
+
+    def wait(self, number: int) -> None:
+        """Wait until it is this one's turn."""
+        assert self._ready[number].wait(30)
+
+    def end(self, number: int) -> None:
+        """Let the next one have its turn."""
+        place = self._order.index(number)
+        if place + 1 < len(self._order):
+            self._ready[self._order[place + 1]].set()
+
+
+@on_sqlite
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("how", [*HOW, "threads"])
+def test_branches_that_finished_in_any_order_are_replayed_in_any_other(
+    play: Play, aplay: Play, ledger: Ledger, how: str, order: tuple[int, ...]
+) -> None:
+    """All are inside their steps before the first one ends; a replay asks for them in each of the other orders."""
+    orders = [order, *(each for each in ORDERS if each != order)]
+
+    def charge(number: int, turns: Turns, inside: threading.Barrier) -> str:
+        inside.wait()
+        turns.wait(number)
+        return str(ledger.add(f"charged {number}"))
+
+    def crash_or_sort(context: JobContext, results: list[Any]) -> list[Any]:
+        if context.attempt < len(orders):
+            raise OSError("crash")
+        return sorted(results)
+
+    def in_threads(context: JobContext) -> list[Any]:
+        turns, inside = Turns(orders[context.attempt - 1]), threading.Barrier(3, timeout=30)
+
+        def branch(number: int) -> str:
+            if context.attempt > 1:
+                turns.wait(number)
+            result = context.using(key=f"{number}").step("charge", lambda: charge(number, turns, inside))
+            turns.end(number)
+            return result
+
+        return crash_or_sort(context, in_pool([partial(branch, number) for number in range(3)]))
+
+    async def in_tasks(context: JobContext) -> list[Any]:
+        turns, inside = Turns(orders[context.attempt - 1]), threading.Barrier(3, timeout=30)
+
+        async def branch(number: int) -> str:
+            if context.attempt > 1:
+                await asyncio.to_thread(turns.wait, number)
+            result = await context.using(key=f"{number}").astep(
+                "charge", lambda: asyncio.to_thread(charge, number, turns, inside)
+            )
+            turns.end(number)
+            return result
+
+        return crash_or_sort(context, await gathered([branch(number) for number in range(3)], how))
+
+    enqueue = play(in_threads, max_attempts=9) if how == "threads" else aplay(in_tasks, max_attempts=9)
+    for _ in orders:
+        ended = attempt(enqueue)
+    assert (ended.status, ended.result) == (JobStatus.DONE, [f"charged {number}" for number in range(3)])
+    assert len(ledger) == 3
+
+
 @on_sqlite
 def test_a_thread_needs_an_explicit_key(play: Play, ledger: Ledger) -> None:
     job = play(lambda context: in_pool([lambda: context.step("charge", ledger.add)]), max_attempts=1)
@@ -139,15 +200,21 @@ def test_a_thread_needs_an_explicit_key(play: Play, ledger: Ledger) -> None:
 
 
 @on_sqlite
-def test_an_asyncio_task_needs_an_explicit_key(aplay: Play, ledger: Ledger) -> None:
+@pytest.mark.parametrize("how", [*HOW, "to_thread", "to_thread, atomic_step"])
+def test_an_asyncio_task_needs_an_explicit_key(aplay: Play, ledger: Ledger, how: str) -> None:
     async def charge() -> None:
         ledger.add()
 
     async def handler(context: JobContext) -> None:
-        await asyncio.gather(context.astep("charge", charge))
+        if "to_thread" in how:
+            await asyncio.to_thread(context.atomic_step if "atomic" in how else context.step, "charge", ledger.add)
+        elif results := await gathered([context.astep("charge", charge)], how):
+            raise results[0]
 
-    assert "give it a key that names it" in (attempt(aplay(handler, max_attempts=1)).last_error or "")
-    assert len(ledger) == 0
+    ended = attempt(aplay(handler, max_attempts=1))
+    assert ended.status == JobStatus.DEAD
+    assert "give it a key that names it" in queue.get(ended).failed_attempts.get().error
+    assert (len(ledger), entries(ended).count()) == (0, 0)
 
 
 @on_sqlite
@@ -167,53 +234,6 @@ def test_times_belong_in_the_main_flow(play: Play, call: str) -> None:
 
     job = play(lambda context: in_pool([lambda: branch(context)]), max_attempts=1)
     assert "belongs in the main flow" in (attempt(job).last_error or "")
-
-
-@on_sqlite
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("swallowed", [False, True])
-def test_an_interrupt_in_one_branch_stops_the_run(aplay: Play, ledger: Ledger, how: str, swallowed: bool) -> None:
-    async def no_answer() -> None:
-        raise TimeoutError("no answer")
-
-    async def charge() -> None:
-        ledger.add()
-
-    async def handler(context: JobContext) -> str:
-        try:
-            await gathered(context, [context.using(key="EU").astep("charge", no_answer)], how)
-        except BaseException:
-            if not swallowed:
-                raise
-        try:
-            await context.astep("ship", charge)
-        except BaseException:
-            if not swallowed:
-                raise
-        return "all is well"
-
-    job = aplay(handler)
-    assert attempt(job).status == JobStatus.BLOCKED
-    assert len(ledger) == 0
-
-
-@on_sqlite
-def test_an_interrupt_in_one_thread_stops_the_run(play: Play, ledger: Ledger) -> None:
-    def no_answer() -> None:
-        raise TimeoutError("no answer")
-
-    def handler(context: JobContext) -> str:
-        def branch() -> None:
-            with pytest.raises(JobBlocked):
-                context.using(key="EU").step("charge", no_answer)
-
-        in_pool([branch])
-        with pytest.raises(JobBlocked):
-            context.step("ship", ledger.add)
-        return "all is well"
-
-    assert attempt(play(handler)).status == JobStatus.BLOCKED
-    assert len(ledger) == 0
 
 
 def test_no_outcome_is_written_while_a_thread_is_inside_a_step(

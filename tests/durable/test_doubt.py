@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,21 @@ import pytest
 from gnlqueue import Backoff, Happened, JobContext, NotHappened, StepFailed, Unknown, queue, signals
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.durable import tasks
-from tests.durable.conftest import Ledger, attempt, entry, jobs, leave_started, notes, on_sqlite
+from tests.durable.conftest import (
+    KINDS,
+    Ledger,
+    attempt,
+    crashing,
+    entries,
+    entry,
+    give,
+    jobs,
+    leave_started,
+    notes,
+    now_do,
+    on_sqlite,
+    received,
+)
 
 Play = Callable[..., Job]
 
@@ -31,17 +46,9 @@ def one_step(ledger: Ledger, **options: Any) -> Callable[[JobContext], Any]:
 
 
 def test_a_step_in_doubt_blocks_the_job_and_gives_the_attempt_back(play: Play, ledger: Ledger) -> None:
-    told: list[dict[str, Any]] = []
-
-    def receive(**arguments: Any) -> None:
-        told.append(arguments)
-
     job = play(one_step(ledger, how_to_check="Look into the ledger."), max_attempts=1)
-    signals.job_blocked.connect(receive)
-    try:
+    with received(signals.job_blocked) as told:
         blocked = attempt(job)
-    finally:
-        signals.job_blocked.disconnect(receive)
     assert (blocked.status, blocked.blocked_reason, blocked.attempts) == (JobStatus.BLOCKED, "in_doubt", 0)
     assert blocked.lease_expires_at is None
     assert "manage.py gnlqueue resolve" in (blocked.last_error or "")
@@ -51,14 +58,36 @@ def test_a_step_in_doubt_blocks_the_job_and_gives_the_attempt_back(play: Play, l
     assert [(each["job_id"], each["reason"]) for each in told] == [(job.pk, "in_doubt")]
 
 
-@on_sqlite
-def test_a_blocked_job_that_is_polled_a_thousand_times_stays_as_it_is(play: Play, ledger: Ledger) -> None:
-    job = play(one_step(ledger), max_attempts=1)
+def test_the_signal_says_that_it_is_a_mismatch(play: Play) -> None:
+    job = misfit(play)
+    with received(signals.job_blocked) as told:
+        attempt(job)
+    (arguments,) = told
+    assert (arguments["sender"], arguments["job_id"], arguments["reason"]) == (Job, job.pk, "mismatch")
+    assert arguments["task_name"] == "tests.durable.tasks.play"
+
+
+def misfit(play: Play, kind: str = "step", **options: Any) -> Job:
+    """A job whose code asks for another step of that kind, since its first attempt crashed."""
+    job = play(crashing(lambda context: getattr(context, kind)("charge", give("paid"))), **options)
     attempt(job)
-    before = jobs().filter(pk=job.pk).values().get()
-    for _ in range(1000):
-        assert queue.claim(worker_id="w1") is None
-    assert jobs().filter(pk=job.pk).values().get() == before
+    now_do(lambda context: getattr(context, kind)("charge card", give("paid twice")))
+    return job
+
+
+def test_jobs_that_are_blocked_stay_as_they_are_however_often_one_polls(alias: str, play: Play, ledger: Ledger) -> None:
+    """Each claim promotes and rescues first, here as if weeks went by."""
+    doubtful = attempt(play(one_step(ledger), max_attempts=1))
+    mismatched = attempt(misfit(play, max_attempts=2))
+    blocked = list(jobs().order_by("id").values())
+    for number in range(1000 if alias == "default" else 100):
+        later = doubtful.enqueued_at + timedelta(hours=number)
+        assert queue.claim_many(worker_id="w1", limit=10, now=later) == []
+    assert list(jobs().order_by("id").values()) == blocked
+    assert [(each.blocked_reason, each.attempts) for each in (doubtful, mismatched)] == [
+        ("in_doubt", 0),
+        ("mismatch", 1),
+    ]
 
 
 @pytest.mark.parametrize("caught", ["by a crash", "by an error"])
@@ -203,18 +232,62 @@ def test_an_error_whose_text_cannot_be_read_is_recorded_all_the_same(play: Play)
     assert "Broken" in entry(job).error["message"]
 
 
-@on_sqlite
 @pytest.mark.parametrize("clause", [Exception, BaseException])
-def test_no_except_clause_makes_a_success_of_it(play: Play, ledger: Ledger, clause: type[BaseException]) -> None:
-
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_except_clause_makes_a_success_of_it(
+    play: Play, ledger: Ledger, kind: str, clause: type[BaseException]
+) -> None:
     def swallow(context: JobContext) -> str:
         with contextlib.suppress(clause):
             context.step("charge", lambda: timed_out(ledger))
         with contextlib.suppress(clause):
-            context.step("ship", ledger.add)
+            getattr(context, kind)("ship", ledger.add)
         return "all is well"
 
     job = play(swallow)
+    assert attempt(job).status == JobStatus.BLOCKED
+    assert len(ledger) == 1
+
+
+@pytest.mark.parametrize("clause", [Exception, BaseException])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_except_clause_makes_a_success_of_a_step_that_does_not_fit(
+    play: Play, kind: str, clause: type[BaseException]
+) -> None:
+    job = misfit(play, kind)
+    asks = tasks.handlers["play"]
+
+    def swallow(context: JobContext) -> str:
+        for _ in range(2):
+            with contextlib.suppress(clause):
+                asks(context)
+        return "all is well"
+
+    now_do(swallow)
+    assert attempt(job).blocked_reason == "mismatch"
+    assert [each.key for each in entries(job)] == ["charge"]
+
+
+@on_sqlite
+@pytest.mark.parametrize("clause", [Exception, BaseException])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_except_clause_in_asynchronous_code_makes_a_success_of_it(
+    aplay: Play, ledger: Ledger, kind: str, clause: type[BaseException]
+) -> None:
+    async def charge() -> None:
+        timed_out(ledger)
+
+    async def ship() -> None:
+        ledger.add()
+
+    async def swallow(context: JobContext) -> str:
+        with contextlib.suppress(clause):
+            await context.astep("charge", charge)
+        with contextlib.suppress(clause):
+            await getattr(context, f"a{kind}")("ship", ledger.add if kind == "atomic_step" else ship)
+        return "all is well"
+
+    job = aplay(swallow)
     assert attempt(job).status == JobStatus.BLOCKED
     assert len(ledger) == 1
 

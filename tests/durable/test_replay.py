@@ -12,8 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from gnlqueue import JobContext, queue
 from gnlqueue.durable.context import JobContext as Context
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry
+from tests.app.models import Note
 from tests.durable import tasks
 from tests.durable.conftest import (
+    KINDS,
     PAST,
     Ledger,
     attempt,
@@ -73,9 +75,7 @@ def test_the_first_run_sees_what_json_makes_of_a_result_too(play: Play) -> None:
 
 
 @on_sqlite
-@pytest.mark.parametrize(
-    "result", [{1, 2}, float("nan"), "\0", "\ud800", b"x", "x" * (2**20 + 1)], ids=lambda value: ascii(value)[:9]
-)
+@pytest.mark.parametrize("result", [{1, 2}, float("nan"), "\0", "\ud800", b"x"], ids=lambda value: ascii(value)[:9])
 def test_a_result_that_cannot_be_stored_is_in_doubt_with_evidence(play: Play, result: Any) -> None:
     job = play(lambda context: context.step("give", lambda: result))
     assert attempt(job).status == JobStatus.BLOCKED
@@ -83,6 +83,33 @@ def test_a_result_that_cannot_be_stored_is_in_doubt_with_evidence(play: Play, re
     assert note.entry_id == entry(job).pk
     assert (note.value or "")[:4] == repr(result)[:4]
     assert len(note.value or "") <= 20_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_over_the_limit_is_not_lost_and_not_stored(alias: str, play: Play, ledger: Ledger, kind: str) -> None:
+    """A `step` is in doubt, with the beginning and the end of it as evidence; the others fail for good."""
+
+    def too_much() -> str:
+        Note.objects.using(alias).create(text="effect")
+        return str(ledger.add("x" * 2**20))
+
+    job = play(lambda context: getattr(context, kind)("give", too_much))
+    ended = attempt(job)
+    assert (len(ledger), Note.objects.using(alias).count()) == (1, kind != "atomic_step")
+    assert entry(job).result is None
+    if kind == "step":
+        assert (ended.status, entry(job).status) == (JobStatus.BLOCKED, EntryStatus.IN_DOUBT)
+        (note,) = notes()
+        told = note.why
+        assert "characters cut" in (note.value or "")
+        assert 10_000 < len(note.value or "") <= 20_000
+    else:
+        assert (ended.status, entry(job).status) == (JobStatus.DEAD, EntryStatus.FAILED)
+        told = ended.last_error or ""
+        assert notes() == []
+        assert attempt(queue.retry(job)).status == JobStatus.DEAD
+        assert len(ledger) == 1
+    assert "the limit is 1,048,576 (GNLQUEUE['MAX_PAYLOAD_BYTES'])" in told
 
 
 @on_sqlite

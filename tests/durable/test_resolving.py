@@ -39,6 +39,7 @@ from tests.durable.conftest import (
     leave_started,
     notes,
     on_sqlite,
+    received,
 )
 
 Play = Callable[..., Job]
@@ -125,34 +126,9 @@ def test_the_second_of_two_is_told_who_decided_what(blocked: Job) -> None:
     assert len(notes("resolution")) == 1
 
 
-def test_of_several_people_who_decide_at_once_one_wins(blocked: Job, run_threads: Callable[..., list[Any]]) -> None:
-    charge = entry(blocked).pk
-
-    def decide(number: int) -> str:
-        answer = Happened(number) if number % 2 else NotHappened()
-        try:
-            return str(resolve(charge, answer, by=f"person {number}", reason="sure").status)
-        except AlreadyResolved:
-            return "told"
-
-    assert run_threads(6, decide).count("told") == 5
-    (note,) = notes("resolution")
-    assert (entry(blocked).status == EntryStatus.DONE) == note.value.startswith("Happened")
-    assert queue.get(blocked).status == JobStatus.READY
-
-
-@on_sqlite
 def test_the_signal_says_which_step_of_which_job(blocked: Job) -> None:
-    told: list[dict[str, Any]] = []
-
-    def receive(**arguments: Any) -> None:
-        told.append(arguments)
-
-    signals.job_resolved.connect(receive)
-    try:
+    with received(signals.job_resolved) as told:
         resolve(entry(blocked), NotHappened(), **BY)
-    finally:
-        signals.job_resolved.disconnect(receive)
     (arguments,) = told
     assert (arguments["sender"], arguments["job_id"]) == (Job, blocked.pk)
     assert arguments["entry"].status == EntryStatus.RELEASED

@@ -17,9 +17,9 @@ from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, U
 from gnlqueue.durable.resolving import in_doubt, resolve
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
-from gnlqueue.models import Job, RunJournalEntry
+from gnlqueue.models import Job, JobAttempt, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.redaction import redacted
+from gnlqueue.redaction import masked_text, redacted
 
 EXIT_SOME_FAILED = 1
 
@@ -160,9 +160,10 @@ class Command(BaseCommand):
         if error.get("how_to_check"):
             self.stdout.write(f"    how to check: {error['how_to_check']}")
         for note in entry.notes.order_by("id"):
-            value = "" if note.value is None else f" [{note.value:.200}]"
+            value = "" if note.value is None else f" [{_cut(masked_text(note.value))}]"
             self.stdout.write(
-                f"    {note.get_kind_display().lower()}, {note.at:%H:%M:%S} UTC, {note.by}: {note.why}{value}"
+                f"    {note.get_kind_display().lower()}, {note.at:%Y-%m-%d %H:%M:%S} UTC, {note.by}"
+                f"{_claim_of(entry, note)}: {note.why}{value}"
             )
 
     def _resolve(self, options: dict[str, Any]) -> None:
@@ -210,8 +211,20 @@ class Command(BaseCommand):
 
     def _arguments(self, job: Job) -> str:
         args, kwargs = redacted(job)
-        text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-        return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
+        return _cut(", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
+
+
+def _claim_of(entry: RunJournalEntry, note: StepNote) -> str:
+    """Return the attempt and the worker that a note comes from, where that is known."""
+    if note.lease_token is None or entry.job_id is None:
+        return ""
+    attempts = JobAttempt.objects.using(entry._state.db)
+    attempt = attempts.filter(job_id=entry.job_id, lease_token=note.lease_token).first()
+    return "" if attempt is None else f" (attempt {attempt.number} on {attempt.worker_id})"
 
 
 def _user_of_this_shell() -> str:
