@@ -61,12 +61,14 @@ PAGES = [
     "job/?after={middle}",
     "job/?task_name=no.such.task&after={middle}",
     "job/{middle}/change/",
+    "job/{dead}/verb/retry/",
     "job/bulk/?verb=retry",
     "job/bulk/?verb=cancel",
     "job/bulk/?verb=retry&criteria={group}",
     "deadjob/",
     "deadjob/?task_name=shop.tasks.task_3&error=builtins.TimeoutError",
     "stepindoubt/",
+    "stepindoubt/{doubt}/change/",
     "queuestate/",
     "workerprocess/",
     "operatoraction/",
@@ -161,10 +163,10 @@ def fill(rows: int) -> None:
                 [first + 1, min(first + 1_000_000, rows)],
             )
             sys.stderr.write(f"\r{min(first + 1_000_000, rows):>12,} jobs")
-        cursor.execute("UPDATE gnlqueue_job SET status = 'in_progress' WHERE id IN "
-                       "(SELECT id FROM gnlqueue_job WHERE status = 'ready' ORDER BY id LIMIT 300)")  # fmt: skip
         cursor.execute("UPDATE gnlqueue_job SET status = 'blocked', blocked_reason = 'in_doubt' WHERE id IN "
                        "(SELECT id FROM gnlqueue_job WHERE status = 'ready' ORDER BY id LIMIT 20)")  # fmt: skip
+        cursor.execute("UPDATE gnlqueue_job SET status = 'in_progress' WHERE id IN "
+                       "(SELECT id FROM gnlqueue_job WHERE status = 'ready' ORDER BY id LIMIT 300)")  # fmt: skip
         cursor.execute(
             """
             INSERT INTO gnlqueue_jobattempt
@@ -172,6 +174,14 @@ def fill(rows: int) -> None:
             SELECT id, 1, 1, worker_id, enqueued_at, finished_at,
                 (ARRAY['builtins.TimeoutError', 'builtins.KeyError', ''])[1 + id % 3], 'Traceback …'
             FROM gnlqueue_job WHERE status = 'dead'
+            """
+        )
+        cursor.execute(
+            """
+            INSERT INTO gnlqueue_runjournalentry
+                (run_id, position, key, key_hash, kind, status, lease_token, started_at, finished_at)
+            SELECT 'job:' || id, 1, 'charge card', md5(id::text), 'step', 'in_doubt', 1, enqueued_at, now()
+            FROM gnlqueue_job WHERE status = 'blocked'
             """
         )
         cursor.execute(
@@ -191,15 +201,17 @@ def measure() -> None:
     from django.test import Client
     from django.test.utils import CaptureQueriesContext
 
-    from gnlqueue.models import Job
+    from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry
 
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     middle = Job.objects.order_by("-id").values_list("id", flat=True)[0] // 2
+    dead = Job.objects.with_status(JobStatus.DEAD).order_by("-finished_at", "-id").values_list("id", flat=True)[0]
+    doubt = RunJournalEntry.objects.filter(status=EntryStatus.IN_DOUBT).values_list("id", flat=True)[0]
     day = Job.objects.get(pk=middle).enqueued_at.date()
     sys.stdout.write(f"{'median':>9} {'slowest':>9} {'statements':>11}  page\n")
     for page in PAGES:
-        url = "/admin/gnlqueue/" + page.format(day=day, middle=middle, group=GROUP)
+        url = "/admin/gnlqueue/" + page.format(day=day, middle=middle, dead=dead, doubt=doubt, group=GROUP)
         times: list[float] = []
         with CaptureQueriesContext(connection) as captured:
             response: Any = client.get(url)

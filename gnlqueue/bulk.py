@@ -9,8 +9,10 @@ met again further on, and one that moved may be missed. Hence `_left_to_do` know
 by nothing but the job's row; statuses are walked in the order in which jobs go through them; and what is to be
 cancelled is walked again until nothing is left.
 
-Up to ten thousand jobs are frozen by their numbers, so that one knows of each whether it had changed. More are frozen
-as a filter, and counted before the first one is changed: what is left of that number in the end had changed meanwhile.
+Up to ten thousand jobs are frozen by their numbers, so that one knows of each whether it had changed. So long a list is
+not written again with each chunk, and only its beginning is kept in the end: how many were changed or left alone says
+how far the work has come. More are frozen as a filter, and counted before the first one is changed: what is left of
+that number in the end had changed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from gnlqueue import queue
 from gnlqueue.dialects import now as clock
 from gnlqueue.dialects import read_clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
-from gnlqueue.finding import Criteria, Place, look, plans_for
+from gnlqueue.finding import Criteria, Place, Plan, look, plans_for
 from gnlqueue.models import Job, JobStatus, OperatorAction
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.transactions import retried
 
 CHUNK = 100  # jobs changed in one transaction
+LONGEST = 1_000  # numbers that one statement names
+FIRST_IDS = 10  # numbers that the log keeps of an action that is finished
 COUNT = 10_000  # jobs counted in one transaction
 AT_ONCE = 500  # jobs that a request changes itself; more are left to a background job
 
@@ -92,14 +96,20 @@ def _do_chunk(action_id: int, using: str) -> bool:
         if not row.update(done=F("done")):
             return False
         action = row.get()
-        kept = action.where or {}
-        kept.setdefault("began", read_clock(using).isoformat())
+        kept = action.where = action.where or {}
+        if "began" not in kept:
+            kept["began"] = read_clock(using).isoformat()
+            row.update(where=kept)
         criteria = Criteria.from_json(kept["filter"])
-        end = 1 if criteria.ids is not None else len(plans_for(criteria, using))
+        if criteria.ids is not None:
+            return _do_numbers(action, criteria, using)
+        plans = plans_for(criteria, using)
+        end = len(plans)
         if kept.get("counting"):
-            # Who moves on from one status to another meanwhile may be counted twice, or not at all.
             if kept["plan"] < end:
-                kept["matched"] += len(_next(kept, criteria, COUNT, using))
+                # Against the order of the statuses: a job that moves on meanwhile is missed rather than counted twice.
+                found = _next(kept, plans[end - 1 - kept["plan"]], COUNT)
+                kept["matched"] += len(_left_to_do(action, found, using))
             else:
                 kept |= {"plan": 0, "counting": False}
             row.update(where=kept)
@@ -110,22 +120,37 @@ def _do_chunk(action_id: int, using: str) -> bool:
             gone = max(kept.get("matched", 0) - action.done - action.skipped, 0)  # they no longer match
             row.update(finished_at=clock(), skipped=F("skipped") + gone)
             return False
-        found = _next(kept, criteria, CHUNK, using)
-        # Numbers are met once each; of those, one that is as the verb makes it is still one that was meant.
-        ids = found if criteria.ids is not None else _left_to_do(action, found, using)
+        ids = _left_to_do(action, _next(kept, plans[kept["plan"]], CHUNK), using)
         done = sum(_changed(action, id, using) for id in ids)
         skipped = len(ids) - done
-        if done and action.verb == "cancel" and criteria.ids is None:
+        if done and action.verb == "cancel":
             kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
         row.update(done=F("done") + done, skipped=F("skipped") + skipped, where=kept)
     return True
 
 
-def _next(kept: dict[str, Any], criteria: Criteria, size: int, using: str) -> list[int]:
-    """Return the next jobs, and move the position behind them."""
-    if criteria.ids is not None:
-        return _next_of_numbers(kept, criteria, size, using)
-    plan = plans_for(criteria, using)[kept["plan"]]
+def _do_numbers(action: OperatorAction, criteria: Criteria, using: str) -> bool:
+    """Change the jobs of the next numbers; each counts as changed or as left alone, which is the position.
+
+    A number is met once; one whose job is as the verb makes it is still one that was meant.
+    """
+    row = OperatorAction.objects.using(using).filter(pk=action.pk)
+    numbers = sorted(criteria.ids or (), reverse=True)
+    first = action.done + action.skipped
+    chunk = tuple(numbers[first : first + CHUNK])
+    if not chunk:
+        kept = dict(action.where or {})
+        kept["filter"] = {**kept["filter"], "ids": kept["filter"]["ids"][:FIRST_IDS]}
+        row.update(finished_at=clock(), where=kept)
+        return False
+    (plan,) = plans_for(replace(criteria, ids=chunk), using)
+    done = sum(_changed(action, id, using) for id in look(plan, len(chunk)).ids)
+    row.update(done=F("done") + done, skipped=F("skipped") + len(chunk) - done)
+    return True
+
+
+def _next(kept: dict[str, Any], plan: Plan, size: int) -> list[int]:
+    """Return the next jobs of a plan, and move the position behind them."""
     place = Place.parse(kept["after"], plan) if kept["after"] else None
     if kept["after"] and place is None:  # of another version; from the beginning it might never end
         raise ValueError(f"The position {kept['after']!r} of an operator's action cannot be read.")
@@ -135,18 +160,11 @@ def _next(kept: dict[str, Any], criteria: Criteria, size: int, using: str) -> li
     return page.ids
 
 
-def _next_of_numbers(kept: dict[str, Any], criteria: Criteria, size: int, using: str) -> list[int]:
-    """Return those of the next numbers whose jobs still match; no statement names all of ten thousand."""
-    last = int(kept["after"]) if kept["after"] else None
-    left = sorted((id for id in criteria.ids or () if last is None or id < last), reverse=True)
-    numbers = tuple(left[:size])
-    kept |= {"after": str(numbers[-1])} if len(left) > size else {"after": None, "plan": kept["plan"] + 1}
-    (plan,) = plans_for(replace(criteria, ids=numbers), using)
-    return look(plan, size).ids
-
-
 def _left_to_do(action: OperatorAction, ids: list[int], using: str) -> list[int]:
     """Return those of the jobs that are not yet as the verb makes them."""
+    if len(ids) > LONGEST:
+        parts = (ids[first : first + LONGEST] for first in range(0, len(ids), LONGEST))
+        return [id for part in parts for id in _left_to_do(action, part, using)]
     rows = Job.objects.using(using).filter(pk__in=ids)
     if action.verb == "cancel":
         asked = rows.with_status(JobStatus.IN_PROGRESS).filter(cancel_requested_at__isnull=False)

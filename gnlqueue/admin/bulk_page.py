@@ -20,6 +20,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -39,6 +40,7 @@ from gnlqueue.finding import Criteria
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction, RunLock
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.tasks import run_operator_action
+from gnlqueue.templatetags.gnlqueue_admin import number
 
 if TYPE_CHECKING:
     from gnlqueue.admin.base import QueuePage
@@ -160,6 +162,7 @@ def _page(
         in_background=in_background,
         standstill=_standstill() if in_background else None,
         at_once=bulk.AT_ONCE,
+        now=timezone.now(),
         back=back or fallback,
         media=MEDIA + LISTS,
     )
@@ -200,6 +203,8 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     action = retried(alias, lambda: start(request, verb, frozen, form, alias, kept["nonce"], kept["newest"]))
     if action.runner_id is None:
         action = bulk.run(action.pk, using=alias)
+    action.refresh_from_db(using=alias)  # INLINE has done it by now
+    if action.finished_at is not None:
         _tell_done(request, action)
     else:
         told: str = _("the operator log shows how far it is")
@@ -221,9 +226,12 @@ def start(
     where["nonce"] = nonce
     job_id = frozen.ids[0] if frozen.ids is not None and len(frozen.ids) == 1 else None
     if job_id is not None:
-        target = f"job {job_id}"
+        target = _("job %(id)s") % {"id": job_id}
+    elif frozen.ids is None:
+        target = _("jobs that match")
     else:
-        target = _("jobs that match") if frozen.ids is None else f"{len(frozen.ids)} jobs"
+        some = len(frozen.ids)
+        target = ngettext("%(n)s job", "%(n)s jobs", some) % {"n": number(some)}
     key = f"{SALT}:{nonce}"
     with transaction.atomic(using=alias):
         # Nobody sees this row. Of two that write it at once, one waits here until the other's transaction has ended,
@@ -246,11 +254,11 @@ def start(
 
 
 def _tell_done(request: HttpRequest, action: OperatorAction) -> None:
-    done = ngettext("%(n)s job was changed.", "%(n)s jobs were changed.", action.done) % {"n": action.done}
+    done = ngettext("%(n)s job was changed.", "%(n)s jobs were changed.", action.done) % {"n": number(action.done)}
     if action.skipped:
         done += " " + ngettext(
             "%(n)s had changed meanwhile and was left alone.",
             "%(n)s had changed meanwhile and were left alone.",
             action.skipped,
-        ) % {"n": action.skipped}
+        ) % {"n": number(action.skipped)}
     (messages.success if action.done else messages.warning)(request, done)

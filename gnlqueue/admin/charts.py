@@ -63,10 +63,11 @@ class Bars(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One percentile over time, as an SVG path with gaps where nothing finished."""
+    """One percentile over time, as an SVG path with gaps where nothing finished, and marks where no line leads on."""
 
     name: str
     path: str
+    marks: str
     whole: float | None
 
 
@@ -126,14 +127,20 @@ def over_time(
     overall = get(whole)
     lines = []
     for each in PERCENTILES:
-        path, pen_is_down = [], False
+        path, marks = "", ""
+        known = [point[each] is not None for point in points]
         for place, point in enumerate(points):
             seconds = point[each]
-            if seconds is not None:
-                x = round((place + 0.5) * width, 2)
-                path.append(f"L{x} {y(seconds)}" if pen_is_down else f"M{x} {y(seconds)}h.1")
-            pen_is_down = seconds is not None
-        lines.append(Line(f"p{each}", "".join(path), overall[each]))
+            if seconds is None:
+                continue
+            x = round((place + 0.5) * width, 2)
+            if place and known[place - 1]:
+                path += f"L{x} {y(seconds)}"
+            elif any(known[place + 1 : place + 2]):
+                path += f"M{x} {y(seconds)}"
+            else:
+                marks += f"M{x} {y(seconds)}h.01"  # as short as that, it is as round as the line's end
+        lines.append(Line(f"p{each}", path, marks, overall[each]))
     step = 2 if high - low > 4 else 1
     ticks = [Tick(y(seconds), duration(seconds)) for seconds in ROUND_TIMES[low : high + 1 : step]]
     rows = [(slot.begin, list(point.values())) for slot, point in zip(slots, points, strict=True)]

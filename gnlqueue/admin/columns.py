@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from gnlqueue.admin.base import QueuePage, may
 from gnlqueue.admin.errors import HIDDEN, in_short
 from gnlqueue.models import Job
-from gnlqueue.templatetags.gnlqueue_admin import ago, cut, status_badge, visible
+from gnlqueue.templatetags.gnlqueue_admin import ago, cut, number, status_badge, visible
 
 LONGEST_ERROR = 120  # characters of an error in the list
 LONGEST_NAME = 80
@@ -75,7 +75,8 @@ class JobColumns(QueuePage[Job]):
             return ""
         most = job.max_attempts
         text = _("attempt %(n)s") if most is None else _("attempt %(n)s of %(most)s")
-        return format_html('<span class="gql-small">{}</span>', text % {"n": job.attempts, "most": most})
+        values = {"n": number(job.attempts), "most": number(most)}
+        return format_html('<span class="gql-small">{}</span>', text % values)
 
     @admin.display(description=_("queue"), ordering="queue_name")
     def queue(self, job: Job) -> SafeString:

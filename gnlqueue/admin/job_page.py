@@ -161,7 +161,7 @@ def masked_text(text: str, *, is_whole: bool) -> str:
         return text
     try:
         return shown(masked(json.loads(text))) if is_whole else _unless_named(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _unless_named(text)
 
 

@@ -49,8 +49,8 @@ class JobList(JobColumns):
         return JobChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        title = capfirst(self.opts.verbose_name_plural)
-        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+        own = {"title": capfirst(self.opts.verbose_name_plural), "this_page": request.get_full_path()}
+        return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def get_rangefilter_enqueued_at_title(self, request: HttpRequest, field_path: str) -> str:
         return _("time of enqueueing")

@@ -83,7 +83,7 @@ class ActionChangeList(KeysetChangeList):
         for action in self.result_list:
             action.words = of_action(action.where, may_see_payload=may_see_payload)
             action.runner_status, queue_name = found.get(action.runner_id, (None, None))
-            action.is_stuck = action.runner_status in WAITING and queue_name in self.standstills
+            action.standstill = self.standstills.get(queue_name or "") if action.runner_status in WAITING else None
             action.job_url = partial(url, request, "gnlqueue_job_change") if may_open_jobs else None
 
 
@@ -156,7 +156,9 @@ def _done(action: OperatorAction) -> str:
     matched = None if kept.get("counting") else kept.get("matched")
     if action.finished_at is not None or not matched:
         return number(action.done)
-    return _t("%(done)s of %(matched)s") % {"done": number(action.done), "matched": number(matched)}
+    # What moved while it was counted may have been left out of the count.
+    of = max(matched, action.done + action.skipped)
+    return _t("%(done)s of %(matched)s") % {"done": number(action.done), "matched": number(of)}
 
 
 def _state(action: OperatorAction) -> str | SafeString:
@@ -171,8 +173,10 @@ def _state(action: OperatorAction) -> str | SafeString:
         return format_html(_t("stopped: {} is {}"), link, STATUSES[status][0])
     if status == JobStatus.DONE:  # between the two looks
         return _t("finished")
-    if action.is_stuck:  # type: ignore[attr-defined]
-        return format_html("{} ({})", _t("waits for a worker"), link)
+    why = action.standstill  # type: ignore[attr-defined]
+    if why is not None:
+        text = _t("waits: its queue is paused") if why.icon == "paused" else _t("waits for a worker")
+        return format_html("{} ({})", text, link)
     return format_html("{} ({})", _t("under way"), link)
 
 

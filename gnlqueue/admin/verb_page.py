@@ -88,7 +88,7 @@ def _form(request: HttpRequest, verb: Verb, job: Job) -> ReasonForm:
 
 def _do(request: HttpRequest, verb: Verb, job: Job, form: ReasonForm, back: str) -> HttpResponse:
     alias = alias_of(None)
-    why = form.cleaned_data["why"]
+    why, target = form.cleaned_data["why"], _("job %(id)s") % {"id": job.pk}
 
     def write() -> Job:
         # With its line in the log, or not at all.
@@ -96,10 +96,10 @@ def _do(request: HttpRequest, verb: Verb, job: Job, form: ReasonForm, back: str)
             if verb.name == "enqueue_again":
                 new = queue.enqueue_again(job.pk, **form.options(), using=alias).job
                 where: Any = {"new_job": new.pk}
-                record(request, verb.name, f"job {job.pk}", job_id=job.pk, where=where, why=why)
+                record(request, verb.name, target, job_id=job.pk, where=where, why=why)
                 return new
             changed = act(verb.name, job.pk, using=alias, **form.options())
-            record(request, verb.name, f"job {job.pk}", job_id=job.pk, why=why)
+            record(request, verb.name, target, job_id=job.pk, why=why)
             return changed
 
     try:

@@ -9,18 +9,19 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from gnlqueue import bulk
 from gnlqueue.conf import settings
 from gnlqueue.finding import ALWAYS, NO_ERROR, Argument, Criteria, Span
 from gnlqueue.redaction import MASK
 from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import number
 
-MOST_IDS = 10  # that are all named; of more only the first
+MOST_IDS = bulk.FIRST_IDS  # that are all named; of more only the first
 FIRST_IDS = 3
 
 
-def in_words(criteria: Criteria, *, may_see_payload: bool) -> list[tuple[str, str]]:
-    """Return pairs of what is asked about and what it has to be."""
+def in_words(criteria: Criteria, *, may_see_payload: bool, of: int = 0) -> list[tuple[str, str]]:
+    """Return pairs of what is asked about and what it has to be; the numbers may be the first `of` so many."""
     words: list[tuple[str, str | None]] = [
         (_("status"), ", ".join(str(STATUSES[each][0]) for each in criteria.statuses)),
         (_("queue"), criteria.queue_name),
@@ -37,7 +38,7 @@ def in_words(criteria: Criteria, *, may_see_payload: bool) -> list[tuple[str, st
             (_("argument %(name)s") % {"name": each.name}, _value(each, may_see_payload=may_see_payload))
             for each in criteria.arguments
         ),
-        (_("jobs"), None if criteria.ids is None else _ids(criteria.ids)),
+        (_("jobs"), None if criteria.ids is None else _ids(criteria.ids, max(of, len(criteria.ids)))),
         (_("task is not"), criteria.without_task),
         (_("not later than"), _time(criteria.as_of)),
     ]
@@ -49,12 +50,21 @@ def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
     if not isinstance(where, dict) or "filter" not in where:
         return []
     try:
-        return in_words(Criteria.from_json(where["filter"]), may_see_payload=may_see_payload)
-    except (ValueError, TypeError, KeyError):  # of another version
+        first, of = _shortened(where)
+        return in_words(Criteria.from_json(first), may_see_payload=may_see_payload, of=of)
+    except (ValueError, TypeError, KeyError, AttributeError):  # of another version
         kept = where["filter"]
         if isinstance(kept, dict) and (settings().REDACT or not may_see_payload):
             kept = {name: value for name, value in kept.items() if name != "arguments"}
         return [(_("filter"), json.dumps(kept))]
+
+
+def _shortened(where: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the filter of an action with the first of its numbers only, and how many there are."""
+    ids = where["filter"].get("ids")
+    if ids is None:
+        return where["filter"], 0
+    return {**where["filter"], "ids": ids[:MOST_IDS]}, max(len(ids), where.get("matched", 0))
 
 
 def _value(argument: Argument, *, may_see_payload: bool) -> str:
@@ -75,8 +85,8 @@ def _time(at: Any) -> str | None:
     return None if at is None else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _ids(ids: tuple[int, ...]) -> str:
-    first = ids if len(ids) <= MOST_IDS else ids[:FIRST_IDS]
-    more = len(ids) - len(first)
+def _ids(ids: tuple[int, ...], of: int) -> str:
+    first = ids if of <= MOST_IDS else ids[:FIRST_IDS]
+    more = of - len(first)
     shown = ", ".join(map(str, first))
     return shown if not more else shown + ngettext(" and %(n)s more", " and %(n)s more", more) % {"n": number(more)}

@@ -49,16 +49,18 @@ def cut(value: Any, longest: int = 200) -> SafeString | str:
 @register.filter
 def ago(value: datetime | None, now: datetime | None = None) -> SafeString | str:
     """Show a time as what it is from now, with the exact time in the title."""
-    if value is None:
-        return NOTHING
+    return NOTHING if value is None else _time(value, roughly(value, now))
+
+
+@register.filter
+def roughly(value: datetime, now: datetime | None = None) -> str:
+    """Say in one unit what a time is from now."""
     seconds = ((now or timezone.now()) - value).total_seconds()
     if abs(seconds) < 1:
-        text = _("just now")
-    elif seconds > 0:
-        text = _("%(length)s ago") % {"length": rough(seconds)}
-    else:
-        text = _("in %(length)s") % {"length": rough(-seconds)}
-    return _time(value, text)
+        return _("just now")
+    if seconds > 0:
+        return _("%(length)s ago") % {"length": rough(seconds)}
+    return _("in %(length)s") % {"length": rough(-seconds)}
 
 
 @register.filter
@@ -181,14 +183,26 @@ def _icon(shape: str) -> SafeString:
 
 
 @register.simple_block_tag(takes_context=True)
-def link_to(context: template.Context, content: str, page: str, *args: Any, **query: Any) -> SafeString:
+def link_to(context: template.Context, content: str, page: str, *args: Any, **query: Any) -> SafeString | str:
     """Link to a page of ours, such as `job_change`, with a query string; who may not open it sees the text alone."""
+    return _link(context, content, page, args, query) or format_html("<span>{}</span>", content)
+
+
+@register.simple_block_tag(takes_context=True)
+def invite_to(context: template.Context, content: str, page: str, *args: Any, **query: Any) -> SafeString | str:
+    """Link to a page of ours with a text that says nothing else; who may not open it sees nothing."""
+    return _link(context, content, page, args, query)
+
+
+def _link(context: Any, content: str, page: str, args: tuple[Any, ...], query: dict[str, Any]) -> SafeString | str:
+    """Return the link; nothing for those who may not open the page."""
     # Here, as Django imports this module for whatever template comes first, also in a project without an admin.
     from gnlqueue.admin.base import may_open, url
 
-    request = context["request"]
+    # Of the context itself, as Django keeps it there also where a project has no context processor for it.
+    request = context.request
     if not may_open(request, page):
-        return format_html("<span>{}</span>", content)
+        return ""
     address = url(request, f"gnlqueue_{page}", *args) + (f"?{urlencode(query, quote_via=quote)}" if query else "")
     return format_html('<a href="{}">{}</a>', address, content)
 

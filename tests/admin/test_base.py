@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.apps import apps
@@ -198,3 +199,23 @@ def test_the_app_and_its_models_have_names_that_can_be_translated() -> None:
     names = (apps.get_app_config("gnlqueue").verbose_name, Job._meta.verbose_name, Job._meta.verbose_name_plural)
     assert all(isinstance(name, Promise) for name in names)
     assert [str(name) for name in names] == ["Background jobs", "job", "jobs"]
+
+
+@on_sqlite
+def test_every_page_is_there_without_the_context_processor_of_the_request(
+    alias: str, admin: Client, settings: Any
+) -> None:
+    """Django asks for it only where the admin has its sidebar."""
+    (engine,) = settings.TEMPLATES
+    processors = engine["OPTIONS"]["context_processors"]
+    rest = [each for each in processors if not each.endswith("context_processors.request")]
+    assert len(rest) == len(processors) - 1
+    settings.TEMPLATES = [{**engine, "OPTIONS": {**engine["OPTIONS"], "context_processors": rest}}]
+    story = tell()
+    for name, page in PAGES.items():
+        response = admin.get(page(story))
+        assert response.status_code == 200, name
+        assert "request" not in response.context, name
+    filtered = "/admin/gnlqueue/job/?status=dead"
+    assert f'name="next" value="{filtered}"' in admin.get(filtered).content.decode()
+    assert f"next={quote('/admin/gnlqueue/deadjob/', '')}" in admin.get("/admin/gnlqueue/deadjob/").content.decode()

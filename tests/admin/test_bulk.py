@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from gnlqueue import bulk, queue
 from gnlqueue.admin import preview
@@ -90,7 +91,7 @@ def test_the_page_says_what_will_happen(alias: str, admin: Client) -> None:
         lease_token=1, started_at=NOON,
     )  # fmt: skip
     page = text_of(ask(admin, statuses=["dead"]).content.decode())
-    for said in ("3 jobs", "demo", f"job {ids[2]}", "1 job has steps", "charge card", "Enqueued between"):
+    for said in ("3 jobs", "demo", f"job {ids[2]}", "1 job has steps", "charge card", "Enqueued just now"):
         assert said in page
 
 
@@ -566,3 +567,13 @@ def test_all_that_match_may_lie_beyond_what_was_looked_at(
     confirm(admin, asked)
     assert bulk.run(action_of(alias).pk, using=alias).done == 1
     assert queue.get(wanted).status == JobStatus.READY
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("hours", "said"), [([50, 3], "Enqueued between 2 d ago and 3 h ago ."), ([3.1, 3.2], "Enqueued 3 h ago .")]
+)
+def test_the_page_says_how_old_they_are(alias: str, admin: Client, hours: list[float], said: str) -> None:
+    for id, age in zip(dead_ones(2), hours, strict=True):
+        Job.objects.using(alias).filter(pk=id).update(enqueued_at=timezone.now() - timedelta(hours=age))
+    assert said in text_of(ask(admin, statuses=["dead"]).content.decode())

@@ -1,18 +1,20 @@
 """Many jobs in the background: what changed meanwhile is left alone and counted, and one sees how far it is."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils.html import escape
 
 from gnlqueue import bulk, queue
 from gnlqueue.admin import preview
 from gnlqueue.dialects import read_clock
 from gnlqueue.models import Job, JobStatus, OperatorAction, WorkerProcess
 from tests.admin.pages import job_url, look, text_of
-from tests.admin.test_bulk import JOBS, action_of, ask, confirm, dead_ones, run_worker
+from tests.admin.test_bulk import JOBS, action_of, ask, confirm, dead_ones, messages, run_worker
 from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON
 
@@ -155,6 +157,9 @@ def test_the_page_says_that_no_worker_would_do_it(alias: str, admin: Client) -> 
     queue.pause("default")
     for response in (ask(admin, statuses=["dead"]), admin.get(LOG)):
         assert "The queue default is paused" in text_of(response.content.decode())
+    page = look(admin, LOG)
+    assert "waits: its queue is paused" in page
+    assert "waits for a worker" not in page
 
 
 def serve(alias: str, queues: list[str]) -> WorkerProcess:
@@ -170,7 +175,11 @@ def serve(alias: str, queues: list[str]) -> WorkerProcess:
 def test_inline_needs_no_worker(alias: str, admin: Client, settings: Any) -> None:
     dead_ones(3)
     settings.GNLQUEUE = {**settings.GNLQUEUE, "INLINE": True}
-    assert "No live worker" not in text_of(ask(admin, statuses=["dead"]).content.decode())
+    asked = ask(admin, statuses=["dead"])
+    assert "No live worker" not in text_of(asked.content.decode())
+    told = messages(confirm(admin, asked))
+    assert "3 jobs were changed." in told
+    assert "in the background" not in told
 
 
 @on_sqlite
@@ -191,3 +200,87 @@ def test_one_ticked_job_that_had_changed_is_not_told_to_be_changed(alias: str, a
     assert (action_of(alias).done, action_of(alias).skipped) == (0, 1)
     assert "root: Retry, skipped: it had changed meanwhile" in look(admin, job_url(queue.get(id)))
     assert "0 1 had changed meanwhile" in look(admin, LOG)
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs are more than anybody counts on the page."""
+    for module, name in ((bulk, "AT_ONCE"), (bulk, "CHUNK"), (bulk, "COUNT"), (bulk, "LONGEST"), (preview, "CAP")):
+        monkeypatch.setattr(module, name, 1)
+
+
+@pytest.mark.usefixtures("by_filter")
+def test_what_is_as_the_verb_makes_it_has_not_changed_meanwhile(alias: str, admin: Client) -> None:
+    for _ in range(4):
+        queue.enqueue("demo")
+        job = queue.claim(worker_id="w1")
+        assert job is not None
+    queue.cancel(job.id)  # asked to stop already
+    confirm(admin, ask(admin, "cancel", statuses=["in_progress"]))
+    action = run_action(alias)
+    assert (action.done, action.skipped) == (3, 0)
+
+
+@pytest.mark.usefixtures("by_filter")
+def test_one_that_moves_on_while_it_is_counted_is_not_counted_twice(alias: str, admin: Client) -> None:
+    for _ in range(3):
+        queue.enqueue("demo")
+    confirm(admin, ask(admin, "cancel", statuses=["ready", "in_progress"]))
+    seen: list[tuple[int, int]] = []
+    claimed: list[Any] = []
+
+    def claim_one() -> None:
+        if not claimed and not is_counted(alias):
+            claimed.append(queue.claim(worker_id="w1"))
+        for done, of in re.findall(r"(\d+) of (\d+)", look(admin, LOG)):
+            seen.append((int(done), int(of)))
+
+    action = run_action(alias, claim_one)
+    assert claimed
+    assert (action.done, action.skipped) == (3, 0)
+    assert seen
+    assert [each for each in seen if each[0] > each[1]] == []
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changed", [0, 2])
+def test_a_long_list_of_numbers_is_not_kept_for_ever(
+    alias: str, admin: Client, in_background: bool, changed: int
+) -> None:
+    if in_background is False:
+        pytest.skip("a filter has no numbers")
+    ids = dead_ones(13)
+    confirm(admin, ask(admin, ids=ids))
+    for id in ids[:changed]:
+        queue.cancel(id)
+        queue.retry(id)
+    kept: list[Any] = []
+    action = run_action(alias, lambda: kept.append(action_of(alias).where))
+    assert all(each == kept[0] for each in kept)  # nothing of it is written again with each chunk
+    assert (action.done, action.skipped) == (13 - changed, changed)
+    assert len((action.where or {})["filter"]["ids"]) == bulk.FIRST_IDS
+    page = look(admin, LOG)
+    assert "and 10 more" in page
+    assert "13 jobs" in page
+
+
+@pytest.mark.usefixtures("in_background")
+def test_one_comes_back_to_the_list_as_it_was(alias: str, admin: Client) -> None:
+    dead_ones(3)
+    address = f"{JOBS}?status=dead&o=6"
+    page = admin.get(address)
+    assert page.context["cl"].get_ordering_field_columns() == {6: "asc"}
+    assert f'name="next" value="{escape(address)}"' in page.content.decode()
+    asked = admin.get(
+        f"{JOBS}bulk/", {"verb": "retry", "criteria": page.context["cl"].criteria_as_json, "next": address}
+    )
+    assert asked.context["back"] == address
+    response = confirm(admin, asked, next=address)
+    assert action_of(alias).runner_id is not None
+    assert response.redirect_chain == [(address, 302)]
+    assert response.context["cl"].get_ordering_field_columns() == {6: "asc"}

@@ -1,6 +1,8 @@
 """Dead letters, by task and error; and the operator log."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,6 +14,7 @@ from gnlqueue.admin import dead_letters
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction
 from tests.admin.conftest import LogIn
 from tests.admin.pages import look
+from tests.admin.test_bulk import confirm, messages
 from tests.queue.conftest import NOON, claimed
 
 DEAD = "/admin/gnlqueue/deadjob/"
@@ -156,3 +159,20 @@ def test_links_of_a_group_carry_strange_names(alias: str, admin: Client) -> None
     (each,) = groups(admin).groups
     assert parse_qs(urlsplit("?" + each.jobs).query)["task_name"] == ["a&b=c #%\"'<ü>"]
     assert len(admin.get(f"{DEAD}?{each.jobs}").context["cl"].result_list) == 1
+
+
+def test_a_group_is_cancelled_to_its_end(alias: str, admin: Client) -> None:
+    mine = [died_of(TimeoutError("late"), "charge") for _ in range(3)]
+    other = died_of(KeyError("x"), "charge")
+    page = admin.get(DEAD)
+    buttons = re.findall(r'<a class="button" href="([^"]+)">Cancel jobs</a>', page.content.decode())
+    assert len(buttons) == 2
+    addresses = [address for address in map(unescape, buttons) if "TimeoutError" in address]
+    asked = admin.get(addresses[0])
+    assert asked.context["preview"].ids == sorted(mine, reverse=True)
+    response = confirm(admin, asked, next=asked.context["back"])
+    assert response.redirect_chain == [(DEAD, 302)]
+    assert "3 jobs were changed." in messages(response)
+    statuses = {id: queue.get(id).status for id in (*mine, other)}
+    assert statuses == {**dict.fromkeys(mine, JobStatus.CANCELLED), other: JobStatus.DEAD}
+    assert [(each.error, each.count) for each in groups(admin).groups] == [("builtins.KeyError", 1)]

@@ -1,5 +1,6 @@
 """The queue of decisions: what a person is shown, what the decision does, and who is told what."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -425,3 +426,19 @@ def test_looking_changes_nothing(admin: Client, doubtful: RunJournalEntry, alias
         admin.get(IN_DOUBT)
     assert {query["sql"].split()[0].lstrip("(").upper() for query in captured} == {"SELECT"}
     assert jobs().filter(status=JobStatus.BLOCKED).count() == 1
+
+
+@on_sqlite
+def test_all_of_a_long_text_can_be_read(admin: Client, doubtful: RunJournalEntry, log_in: LogIn, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
+    note = StepNote(entry=doubtful, lease_token=1, kind="evidence", by="token 1", at=PAST)
+    note.why = "It came back. " * 100 + "the end of why"
+    note.value = json.dumps({"card": "4242", "lines": list(range(1000)), "last": "the end of the value"})
+    note.save(using=doubtful._state.db)
+    said = look(admin, decision_url(doubtful))
+    for text in ("the end of why", "the end of the value", "All 1,414 characters"):
+        assert text in said
+    assert "4242" not in said
+    said = look(log_in("view_stepindoubt"), decision_url(doubtful))
+    assert "the end of why" in said
+    assert "the end of the value" not in said

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from gnlqueue import queue
+from gnlqueue import bulk, queue
 from gnlqueue.models import EntryStatus, JobStatus, QueueState
-from tests.admin.conftest import Open
+from tests.admin.conftest import LogIn, Open
 from tests.admin.pages import IN_DOUBT, job_url
 from tests.admin.stories import PAGES, Story, tell
+from tests.admin.test_bulk import BULK, ask, confirm, dead_ones
 from tests.durable.conftest import on_sqlite
 
 pytest.importorskip("playwright", reason="Playwright is not installed")
@@ -32,7 +33,7 @@ def faults(page: Page) -> list[str]:
     found = [f"violates the policy: {each}" for each in browsers.violations(page)]
     found += [f"light: {each}" for each in browsers.complaints(page)]
     browsers.darken(page)
-    found += [f"dark: {each}" for each in browsers.complaints(page, only_contrast=True)]  # all else is the same
+    found += [f"dark: {each}" for each in browsers.complaints(page)]
     page.emulate_media(color_scheme="light")
     desktop = page.viewport_size
     assert desktop is not None
@@ -53,6 +54,40 @@ def test_every_page_is_accessible_keeps_the_strict_policy_and_fits_on_a_telephon
     assert found == []
 
 
+EMPTY = ("overview", "job", "job/?q=nothing", "deadjob", "stepindoubt", "queuestate", "workerprocess", "operatoraction")
+
+
+def test_pages_on_which_there_is_nothing_are_too(open_page: Open) -> None:
+    page = open_page("/admin/", color_scheme="light")
+    found = []
+    for name in EMPTY:
+        browsers.go(page, f"/admin/gnlqueue/{name}")
+        found += [f"{name}: {each}" for each in faults(page)]
+    assert found == []
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["no worker", "paused"])
+def test_pages_that_tell_of_a_standstill_are_too(
+    open_page: Open, alias: str, log_in: LogIn, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    monkeypatch.setattr(bulk, "AT_ONCE", 1)
+    dead_ones(3)
+    client = log_in("view_job", "retry_job")
+    confirm(client, ask(client, statuses=["dead"]))
+    said = "No live worker serves the queue default"
+    if paused:
+        queue.pause("default")
+        said = "The queue default is paused"
+    found = []
+    page = open_page("/admin/", color_scheme="light")
+    for url in (f"{BULK}?verb=retry", "/admin/gnlqueue/operatoraction/"):
+        browsers.go(page, url)
+        expect(page.locator("#content-main, #changelist").first).to_contain_text(said)
+        found += [f"{url}: {each}" for each in faults(page)]
+    browsers.go(page, "/admin/gnlqueue/overview/")
+    assert found + faults(page) == []
+
+
 def test_no_page_is_wider_than_a_telephone_from_right_to_left(open_page: Open, story: Story, settings: Any) -> None:
     settings.LANGUAGE_CODE = "he"
     page = open_page("/admin/", viewport=TELEPHONE)
@@ -62,6 +97,29 @@ def test_no_page_is_wider_than_a_telephone_from_right_to_left(open_page: Open, s
         browsers.go(page, url(story))
         too_wide += [name] if browsers.is_too_wide(page) else []
     assert too_wide == []
+
+
+#: For each box in which a wide table is scrolled: whether there is something to scroll, and how far its end fades out.
+#: The browser knows how far it is scrolled once it has drawn it.
+BOXES = """() => new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => tell(
+  [...document.querySelectorAll(".gq-scroll, .gqj-scroll, .gql-wide")].filter((each) => each.clientWidth).map(
+    (each) => [each.scrollWidth > each.clientWidth, getComputedStyle(each).getPropertyValue("--gq-after")]
+  )
+))))"""
+
+
+def test_lists_fit_beside_the_sidebar_and_fade_out_where_they_do_not(open_page: Open, story: Story) -> None:
+    page = open_page("/admin/", viewport={"width": 1280, "height": 800})
+    for name in ("jobs", "dead letters", "operator log"):
+        browsers.go(page, PAGES[name](story))
+        assert {tuple(each) for each in page.evaluate(BOXES)} == {(False, "0px")}, name
+    page.set_viewport_size(TELEPHONE)
+    browsers.go(page, PAGES["jobs"](story))
+    ((is_scrolled, fade),) = page.evaluate(BOXES)
+    assert is_scrolled
+    assert fade != "0px"
+    page.locator(".gql-wide").evaluate("(box) => { box.scrollLeft = box.scrollWidth; }")
+    assert page.evaluate(BOXES) == [[True, "0px"]]
 
 
 # --- by keyboard alone, with JavaScript and without ------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """One job's page: what happened, why it isn't running, what its steps did."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -330,6 +331,19 @@ def test_steps_are_drawn_and_listed(play: Play, admin: Client) -> None:
     content = admin.get(job_url(job)).content.decode()
     assert content.count('class="gqj-bar-ran"') == 3  # two steps, and the legend
     assert content.count('class="gqj-replay"') == 3
+
+
+@on_sqlite
+def test_a_wait_and_a_doubt_are_drawn_differently(play: Play, admin: Client) -> None:
+    job = play(lambda context: context.sleep("cool down", LATER))
+    attempt(job)
+    leave_started(job, "charge card")
+    page = admin.get(job_url(job)).content.decode()
+    for looks in ("wait", "doubt"):
+        drawn = re.findall(rf'<rect class="gqj-bar-{looks}"[^>]*fill="url\(#gqj-fill-{looks}\)"', page)
+        assert len(drawn) == 2, looks  # one, and the legend
+    patterns = dict(re.findall(r'<pattern id="gqj-fill-(wait|doubt)"[^>]*>(.*?)</pattern>', page))
+    assert patterns["wait"] != patterns["doubt"]
 
 
 def test_a_long_result_is_cut_and_can_be_downloaded(play: Play, admin: Client) -> None:

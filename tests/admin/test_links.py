@@ -8,6 +8,7 @@ from django.test import Client
 
 from gnlqueue import queue
 from tests.admin.conftest import LogIn
+from tests.admin.pages import look
 from tests.admin.stories import PAGES, tell
 from tests.durable.conftest import on_sqlite
 
@@ -53,3 +54,13 @@ def test_who_sees_dead_jobs_only_reads_their_numbers(alias: str, log_in: LogIn) 
         assert str(story.dead.pk) in page
         assert f"/job/{story.dead.pk}/" not in page
         assert f"/deadjob/{story.dead.pk}/" not in page
+
+
+@on_sqlite
+@pytest.mark.parametrize("page", ["overview", "a blocked job"])
+def test_nobody_is_invited_where_they_may_not_go(alias: str, log_in: LogIn, page: str) -> None:
+    url = PAGES[page](tell())
+    seen = look(log_in("view_overview", "view_job"), url)
+    assert "in doubt" in seen
+    assert "Decide" not in seen
+    assert "Decide" in look(log_in("view_overview", "view_job", "view_stepindoubt", name="bob"), url)

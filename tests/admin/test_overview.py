@@ -3,9 +3,11 @@
 import re
 from datetime import timedelta
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.staticfiles import finders
 from django.db import connections
 from django.db.backends.utils import CursorWrapper
 from django.db.models import QuerySet
@@ -210,7 +212,7 @@ def test_drawings_stay_within_their_frame() -> None:
     assert drawn.bars[3].failed_height == 2  # is to be seen beside 100,000
     assert [tick.label for tick in drawn.chart.ticks] == ["0", "50,000", "100,000"]
     lines = charts.over_time(slots, slots[4], WINDOWS["15m"], lambda slot: slot.run)
-    heights = [float(y) for line in lines.lines for y in re.findall(r"[ML]\S+ ([\d.]+)", line.path)]
+    heights = [float(y) for line in lines.lines for y in re.findall(r"[ML]\S+ ([\d.]+)", line.path + line.marks)]
     assert heights
     assert all(charts.TOP <= y <= charts.BOTTOM for y in heights)
 
@@ -220,7 +222,8 @@ def test_a_line_breaks_where_nothing_finished() -> None:
     for place in (0, 1, 3):
         slots[place].waits[0] = 1
     median = charts.over_time(slots, slots[0], WINDOWS["15m"], lambda slot: slot.wait).lines[0]
-    assert re.sub(r"[\d. ]", "", median.path) == "MhLMh"
+    shapes = [re.sub(r"[\d. ]", "", drawn) for drawn in (median.path, median.marks)]
+    assert shapes == ["ML", "Mh"]  # a lone minute is a mark, as it would be a line without length
 
 
 @on_sqlite
@@ -300,3 +303,52 @@ def test_nothing_reads_the_table_of_jobs(alias: str, admin: Client, cursor: Curs
     for sql, params in sent.items():
         how = plan(cursor, sql, params)
         assert not re.search(FULL_SCAN[cursor.db.vendor], how), f"{sql}\n{how}"
+
+
+# --- figures on the page ---------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+def test_percentiles_and_rates_stand_on_the_page(alias: str, admin: Client) -> None:
+    start_worker(alias, queues=["default", "mails"])
+    store(alias, 1, succeeded=8, failed=2, waits={"0": 90, "16": 10}, runs={"8": 90, "-8": 10})
+    store(alias, 2, succeeded=120, task="shop.mail", queue_name="mails")
+    store(alias, 70, succeeded=1000, waits={"40": 1000}, runs={"40": 1000})
+    said = text(admin, f"{OVERVIEW}?window=1h")
+    assert "Wait: from due to start p50 1.1 s p95 17 s p99 17 s" in said
+    assert "Run: from start to end p50 4.4 s p95 4.4 s p99 4.4 s" in said
+    assert re.search(r"default running 0 — 0 / 4 0\.2 20 % mails running 0 — 0 / 4 2\.0 0 %", said), said
+    longer = text(admin, f"{OVERVIEW}?window=6h")
+    assert "Wait: from due to start p50 18 min" in longer
+    assert "Run: from start to end p50 18 min" in longer
+
+
+@on_sqlite
+def test_series_differ_by_more_than_their_colours(alias: str, admin: Client) -> None:
+    store(alias, 1, succeeded=8, failed=2, waits={"0": 9}, runs={"0": 9})
+    page = admin.get(OVERVIEW).content.decode()
+    chart = page[page.index('id="gq-finished"') : page.index('id="gq-finished-table"')]
+    assert chart.count('fill="url(#gq-stripes)"') == 2  # a bar, and the legend
+    assert chart.count('class="gq-succeeded"') == 2
+    found = finders.find("gnlqueue/admin.css")
+    assert isinstance(found, str)
+    css = Path(found).read_text()
+    dashes, marks = [], []
+    for name in ("p50", "p95", "p99"):
+        assert page.count(f'class="gq-line gq-mark gq-{name}"') == 2
+        (line,), (mark,) = (re.findall(rf"^{kind}\.gq-{name} {{([^}}]*)}}", css, re.M) for kind in ("", r"\.gq-mark"))
+        dashes.append(re.findall(r"stroke-dasharray: ([^;]*);", line))
+        marks.append(re.findall(r"stroke-width: ([^;]*);", mark))
+    assert len({tuple(each) for each in dashes}) == 3
+    assert len({tuple(each) for each in marks}) == 3
+
+
+@on_sqlite
+def test_where_all_workers_are_silent_one_reads_how_to_start_one(alias: str, admin: Client) -> None:
+    start_worker(alias, silent=3600)
+    command = "Start one: python manage.py runworker"
+    for page in (OVERVIEW, "/admin/gnlqueue/workerprocess/"):
+        assert command in text(admin, page)
+    start_worker(alias, "w2")
+    for page in (OVERVIEW, "/admin/gnlqueue/workerprocess/"):
+        assert command not in text(admin, page)
