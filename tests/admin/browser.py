@@ -151,9 +151,10 @@ def darken(page: Page) -> None:
     page.evaluate("document.getAnimations().forEach((each) => each.finish())")
 
 
-def complaints(page: Page) -> list[str]:
-    """What axe has against the page by WCAG 2, A and AA."""
-    rules = {"type": "tag", "values": ["wcag2a", "wcag2aa"]}
+def complaints(page: Page, *, only_contrast: bool = False) -> list[str]:
+    """What axe has against the page by WCAG 2, A and AA; or only against its contrasts."""
+    contrast = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+    rules = contrast if only_contrast else {"type": "tag", "values": ["wcag2a", "wcag2aa"]}
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE)
     found = page.evaluate("(rules) => axe.run({runOnly: rules, resultTypes: ['violations'], selectors: false})", rules)[

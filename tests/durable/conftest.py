@@ -22,6 +22,7 @@ from gnlqueue.durable.entries import STEP, Journal
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import ClaimedJob, claiming
+from gnlqueue.queue.candidates import compiled
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker.loop import Worker
 from tests.durable import faults, tasks
@@ -240,6 +241,7 @@ def gate() -> Iterator[Gate]:
 def commit_fails(alias: str, *, number: int, stored: bool) -> Iterator[None]:
     """Let the answer to the n-th commit of this thread be lost, after the server has `stored` it, or not."""
     connection = connections[alias]
+    compiled(alias, "default", 1)  # once in a process, and that commits too
     commit, left = connection.commit, number
 
     def failing() -> None:
