@@ -75,6 +75,7 @@ def many_jobs(alias: str, cursor: CursorWrapper) -> Iterator[CursorWrapper]:  # 
     for status in (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.IN_PROGRESS):
         fill(cursor, OTHERS, status)
     fill(cursor, 300, JobStatus.BLOCKED)
+    analyze(cursor)  # or PostgreSQL looks up each foreign key as it did when there were few jobs: by reading them all
     cursor.execute(
         "INSERT INTO gnlqueue_jobattempt (job_id, number, lease_token, worker_id, started_at, ended_at, "
         f"exception_class, error) SELECT id, 1, 1, 'w1', {NOON}, {NOON}, 'builtins.TimeoutError', 'late' "
