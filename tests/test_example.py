@@ -91,9 +91,11 @@ def test_the_demo_charges_nobody_twice_and_asks_where_it_does_not_know(project):
     output = project.manage("demo", timeout=150)  # some 20 s, but on a machine that does other things too
     rows = re.findall(r"^(\w[\w ]+?) {2,}(\d+)\b", output, re.MULTILINE)
     table = {name: int(number) for name, number in rows}
-    assert table["orders"] == table["charged once"] + table["declined"] == 120, output
+    # A worker that was killed before the gateway had decided leaves an order that is neither charged nor declined.
+    [undecided] = re.findall(r"^waiting .*; (\d+) of them not charged", output, re.MULTILINE) or [0]
+    assert table["orders"] == table["charged once"] + table["declined"] + int(undecided) == 120, output
     assert table["charged twice"] == table["written twice"] == table["stock off by"] == table["jobs dead"] == 0, output
-    assert table["declined"] == 10, output
+    assert table["declined"] <= 10 <= table["declined"] + int(undecided), output  # as many cards are no good
     # One worker process in the middle of a charge, and then a whole machine, in the middle of a receipt too.
     assert len(re.findall("^kill -9 ", output, re.MULTILINE)) == 2, output
     assert len(re.findall("^rescued ", output, re.MULTILINE)) == 2, output

@@ -53,6 +53,7 @@ class Results:
     charged_twice: int
     declined: int
     waiting: set[int]  #: ids of orders of which a job waits for a decision
+    undecided: int  #: of these, orders that are neither charged nor declined: their charge is what is in doubt
     lost: list[int]  #: ids of orders that are neither charged nor declined, and wait for nothing: there must be none
     receipts: int
     receipts_missing: int  #: of orders that were charged and wait for nothing
@@ -80,6 +81,7 @@ class Results:
             charged_twice=sum(charges[order.number] > 1 for order in orders),
             declined=len(called_off - charged),
             waiting=waiting,
+            undecided=len(waiting - charged - called_off),
             lost=sorted({order.pk for order in orders} - charged - called_off - waiting),
             receipts=sum(count > 0 for count in receipts.values()),
             receipts_missing=sum(not receipts[pk] for pk in charged - waiting),
@@ -111,7 +113,7 @@ class Results:
             ("charged once", self.charged_once, ledger, True),
             ("charged twice", self.charged_twice, "", not self.charged_twice),
             ("declined", self.declined, "and not charged", True),
-            ("waiting", len(self.waiting), "for a decision about a step in doubt", True),
+            ("waiting", len(self.waiting), self._waiting_for(), True),
             ("receipts written", self.receipts, mail, not self.receipts_missing),
             ("written twice", self.receipts_twice, "", not self.receipts_twice),
             ("invoices", self.invoices, invoices, True),
@@ -119,6 +121,11 @@ class Results:
             ("jobs rescued", len(self.rescued), "killed in the middle, and gone on with elsewhere", True),
             ("jobs dead", self.dead, "", not self.dead),
         ]
+
+    def _waiting_for(self) -> str:
+        """Say what those that wait are waiting for, so that charged, declined and these make up all orders."""
+        note = "for a decision about a step in doubt"
+        return f"{note}; {self.undecided} of them not charged" if self.undecided else note
 
 
 def _stock_off_by() -> int:
