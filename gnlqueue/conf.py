@@ -13,14 +13,18 @@ UNKNOWN_TASK_GRACE_SECONDS  3600    how long a job of a task that no worker know
 RETENTION_SECONDS           None    age at which workers prune done and cancelled jobs; None keeps them
 STRICT_TRANSACTIONS         False   enqueueing outside the transaction that is open on another alias is an error
 INLINE                      False   run each job at once in the process that enqueues it (development, tests)
-REDACT                      ()      names of arguments whose values commands and logs hide
+REDACT                      ()      names of arguments whose values commands and the admin hide, or a function
 =========================== ======= ========================================================================
+
+The function, or its dotted path, is asked about each name, also of the keys within a value: `def hide(name: str) ->
+bool`. Where it raises, the value is hidden, and the log says so once. Texts that are no JSON, or were cut, are hidden
+as a whole where they have one of the names; always where there is a function, for nobody knows what to ask it.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -46,7 +50,7 @@ class Settings:
     RETENTION_SECONDS: float | None = None
     STRICT_TRANSACTIONS: bool = False
     INLINE: bool = False
-    REDACT: tuple[str, ...] = ()
+    REDACT: Collection[str] | Callable[[str], bool] = ()
 
     def __post_init__(self) -> None:
         for name in ("DATABASE", "LISTEN_DATABASE"):
@@ -70,9 +74,14 @@ class Settings:
         for name in ("STRICT_TRANSACTIONS", "INLINE"):
             if not isinstance(getattr(self, name), bool):
                 raise _wrong(name, getattr(self, name), "True or False")
-        names = self.REDACT
-        if not isinstance(names, Collection) or isinstance(names, str) or not all(isinstance(n, str) for n in names):
-            raise _wrong("REDACT", self.REDACT, "a list of argument names")
+        if not _says_what_to_hide(self.REDACT):
+            raise _wrong("REDACT", self.REDACT, "a list of argument names, a function, or the dotted path of one")
+
+
+def _says_what_to_hide(value: object) -> bool:
+    if isinstance(value, str):
+        return "." in value  # whether it can be imported, a system check finds: here the apps may not be loaded yet
+    return callable(value) or (isinstance(value, Collection) and all(isinstance(name, str) for name in value))
 
 
 def _wrong(name: str, value: object, expected: str) -> ImproperlyConfigured:

@@ -1,10 +1,18 @@
-"""Hiding what `GNLQUEUE["REDACT"]` names: in commands, in the admin, in downloads."""
+"""Hiding what `GNLQUEUE["REDACT"]` names: in commands, in the admin, in downloads.
+
+It is a list of names, or a function that is asked about each name: `def hide(name: str) -> bool`.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
+
+from django.utils.module_loading import import_string
 
 from gnlqueue.conf import settings
 from gnlqueue.models import Job
@@ -13,46 +21,100 @@ from gnlqueue.registry import Task, find_task
 #: Stands where a value is hidden.
 MASK = "***"
 
+logger = logging.getLogger("gnlqueue.redaction")
+
+
+def hides_something() -> bool:
+    """Tell whether anything is to be hidden at all."""
+    names = _names()
+    return names is None or bool(names)
+
+
+def hides(name: str) -> bool:
+    """Tell whether the values of a name are hidden; where the project's function cannot tell, they are."""
+    names = _names()
+    if names is not None:
+        return name in names
+    try:
+        return bool(function()(name))
+    except Exception as error:
+        _tell_once(error)
+        return True
+
+
+def is_function() -> bool:
+    """Tell whether `REDACT` is a function, or names one, rather than a list."""
+    return _names() is None
+
+
+def function() -> Callable[[str], bool]:
+    """Return the function that `REDACT` is or names.
+
+    Raises what importing it raises, and `TypeError` where it is no function.
+    """
+    given = settings().REDACT
+    found = import_string(given) if isinstance(given, str) else given
+    if not callable(found):
+        raise TypeError(f"{given} is not a function")
+    return found
+
+
+def _names() -> Collection[str] | None:
+    """Return the names that `REDACT` lists; `None` where it is a function, or names one."""
+    given = settings().REDACT
+    return None if isinstance(given, str) or callable(given) else given
+
+
+_told: set[str] = set()
+
+
+def _tell_once(error: Exception) -> None:
+    """Say that the project's function failed; it may be asked for each key on a page."""
+    given = settings().REDACT
+    what = f"{given!r}: {type(error)}"
+    if what not in _told:
+        _told.add(what)
+        logger.error(
+            "GNLQUEUE['REDACT'], %r, failed, so that what it was asked about is hidden.", given, exc_info=error
+        )
+
 
 def redacted(job: Job) -> tuple[list[Any], dict[str, Any]]:
-    """Return the job's arguments, with a mask for the values of those that `REDACT` names.
+    """Return the job's arguments, with a mask for the values that `REDACT` hides.
 
     A positional argument whose name nobody knows is hidden too, as soon as anything is to be.
     """
-    if not settings().REDACT:
+    if not hides_something():
         return job.args, job.kwargs
     names = positional_names(job.task_name, len(job.args))
-    hidden = settings().REDACT
-    args = [
-        MASK if name is None or name in hidden else masked(value) for name, value in zip(names, job.args, strict=True)
-    ]
+    args = [MASK if name is None or hides(name) else masked(value) for name, value in zip(names, job.args, strict=True)]
     return args, masked(job.kwargs)
 
 
 def masked(value: Any) -> Any:
-    """Return a JSON value with a mask under each key that `REDACT` names, however deep."""
-    hidden = settings().REDACT
-    if not hidden:
+    """Return a JSON value with a mask under each key that `REDACT` hides, however deep."""
+    if not hides_something():
         return value
     if isinstance(value, dict):
-        return {key: MASK if key in hidden else masked(item) for key, item in value.items()}
+        return {key: MASK if hides(key) else masked(item) for key, item in value.items()}
     if isinstance(value, list):
         return [masked(item) for item in value]
     return value
 
 
-def masked_text(text: str) -> str:
-    """Return a stored text, JSON or not, without what `REDACT` names.
+def masked_text(text: str, *, is_whole: bool = True, indent: int | None = 2) -> str:
+    """Return a stored text, JSON or not, without what `REDACT` hides; "" where that cannot be told apart.
 
-    In one that was cut, or is no JSON, nobody can tell what belongs to a name: where it has one, all of it is hidden.
+    In one that was cut, or is no JSON, nobody knows what belongs to a name: where it has one, all of it is hidden. To a
+    function no names can be put, so that it hides all of these.
     """
-    hidden = settings().REDACT
-    if not hidden:
+    if not hides_something():
         return text
-    try:
-        return json.dumps(masked(json.loads(text)), ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return MASK if any(name in text for name in hidden) else text
+    if is_whole:
+        with suppress(ValueError, RecursionError):  # no JSON, or too deep: either way it is only text
+            return json.dumps(masked(json.loads(text)), ensure_ascii=False, indent=indent)
+    names = _names()
+    return "" if names is None or any(name in text for name in names) else text
 
 
 def unmasked(new: Any, old: Any) -> Any:

@@ -210,6 +210,21 @@ def test_a_short_lease(settings: Any, lease: float, found: set[str]) -> None:
     assert in_settings().keys() == found
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["card"], set()),
+        (str.isupper, set()),
+        ("fnmatch.fnmatch", set()),
+        ("shop.nowhere.hide", {"E010"}),
+        ("string.ascii_letters", {"E010"}),
+    ],
+)
+def test_a_function_that_hides_values(settings: Any, given: Any, found: set[str]) -> None:
+    settings.GNLQUEUE = {"REDACT": given}
+    assert in_settings().keys() == found
+
+
 def test_the_admin_without_its_date_filters(settings: Any) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "rangefilter"]
     assert in_settings().keys() == {"W013"}

@@ -42,6 +42,7 @@ def test_what_is_set_is_in_force(settings: Any) -> None:
         ({"STRICT_TRANSACTIONS": "yes"}, "True or False"),
         ({"INLINE": 1}, "True or False"),
         ({"REDACT": "password"}, "a list of argument names"),
+        ({"REDACT": ""}, "a list of argument names, a function, or the dotted path of one"),
         ({"REDACT": [1]}, "a list of argument names"),
         ({"REDACT": None}, "a list of argument names"),
     ],
@@ -57,7 +58,16 @@ def test_a_length_of_time_may_be_a_timedelta(settings: Any) -> None:
     assert (in_force().LEASE_SECONDS, in_force().RETENTION_SECONDS) == (120, 86_400)
 
 
-@pytest.mark.parametrize("given", [{"RETENTION_SECONDS": None}, {"RETENTION_SECONDS": 3600}, {"REDACT": ["card"]}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"RETENTION_SECONDS": None},
+        {"RETENTION_SECONDS": 3600},
+        {"REDACT": ["card"]},
+        {"REDACT": str.isupper},
+        {"REDACT": "shop.privacy.hide"},  # which a check looks for
+    ],
+)
 def test_what_makes_sense_is_taken(settings: Any, given: dict[str, Any]) -> None:
     settings.GNLQUEUE = given
     in_force()

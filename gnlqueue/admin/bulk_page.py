@@ -39,6 +39,7 @@ from gnlqueue.conf import settings
 from gnlqueue.finding import Criteria
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction, RunLock
 from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.redaction import hides
 from gnlqueue.tasks import run_operator_action
 from gnlqueue.templatetags.gnlqueue_admin import number
 
@@ -90,7 +91,7 @@ def _require(request: HttpRequest, criteria: Criteria) -> None:
     if not (may_see_dead or may(request, "view_job")):
         raise PermissionDenied
     # To search for values is a way to read them.
-    hidden = any(argument.name in settings().REDACT for argument in criteria.arguments)
+    hidden = any(hides(argument.name) for argument in criteria.arguments)
     if criteria.arguments and (hidden or not may(request, "view_job_payload")):
         raise PermissionDenied
 

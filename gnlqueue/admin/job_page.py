@@ -20,13 +20,12 @@ from django.utils.translation import gettext as _
 
 from gnlqueue.admin import base, errors, job_facts, timeline, verbs, waterfall, why
 from gnlqueue.admin.base import may, page_context, url
-from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.resolving import mismatched_entry
 from gnlqueue.models import Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.redaction import masked, positional_names, redacted
+from gnlqueue.redaction import masked, masked_text, positional_names, redacted
 
 if TYPE_CHECKING:
     from gnlqueue.admin.base import ModelAdmin
@@ -150,25 +149,6 @@ def _steps(history: timeline.History, *, shows_payload: bool) -> Iterable[Step]:
         yield Step(entry, span, token, workers.get(token, ""), result, size, error)
 
 
-def masked_text(text: str, *, is_whole: bool) -> str:
-    """Return a stored JSON text without what is to be hidden.
-
-    In one that was cut, or is no JSON, nobody can tell what belongs to a name: where it has one that hides, "" is
-    returned.
-    """
-    hidden = settings().REDACT
-    if not text or not hidden:
-        return text
-    try:
-        return shown(masked(json.loads(text))) if is_whole else _unless_named(text)
-    except (ValueError, RecursionError):
-        return _unless_named(text)
-
-
-def _unless_named(text: str) -> str:
-    return "" if any(name in text for name in settings().REDACT) else text
-
-
 def arguments_of(job: Job) -> list[Argument]:
     """Return the job's arguments, masked, with their names where they are known."""
     args, kwargs = redacted(job)
@@ -182,7 +162,7 @@ def arguments_of(job: Job) -> list[Argument]:
 
 def shown(value: Any) -> str:
     """Return a value as JSON, for people."""
-    return json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict | list) and value else None)
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def with_pauses(events: Sequence[timeline.Event]) -> Iterable[tuple[timeline.Event, Any]]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from gnlqueue.conf import settings
 from gnlqueue.finding import LARGEST, NO_ERROR, Argument
 from gnlqueue.models import JobAttempt
+from gnlqueue.redaction import hides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def _no_argument(name: str, may_see_payload: bool) -> str:
     """Return why one may not search by an argument: searching for values is a way to read them."""
     if not may_see_payload:
         return _("Searching by arguments needs the permission to see arguments and results; it was left out.")
-    if name in settings().REDACT:
+    if hides(name):
         return _("The values of “%(name)s” are hidden, so one cannot search by them.") % {"name": name}
     return ""
 

@@ -10,9 +10,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gnlqueue import bulk
-from gnlqueue.conf import settings
 from gnlqueue.finding import ALWAYS, NO_ERROR, Argument, Criteria, Span
-from gnlqueue.redaction import MASK
+from gnlqueue.redaction import MASK, hides, hides_something
 from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import number
 
@@ -54,7 +53,7 @@ def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
         return in_words(Criteria.from_json(first), may_see_payload=may_see_payload, of=of)
     except (ValueError, TypeError, KeyError, AttributeError):  # of another version
         kept = where["filter"]
-        if isinstance(kept, dict) and (settings().REDACT or not may_see_payload):
+        if isinstance(kept, dict) and (hides_something() or not may_see_payload):
             kept = {name: value for name, value in kept.items() if name != "arguments"}
         return [(_("filter"), json.dumps(kept))]
 
@@ -68,7 +67,7 @@ def _shortened(where: dict[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def _value(argument: Argument, *, may_see_payload: bool) -> str:
-    return MASK if not may_see_payload or argument.name in settings().REDACT else json.dumps(argument.value)
+    return MASK if not may_see_payload or hides(argument.name) else json.dumps(argument.value)
 
 
 def _errors(errors: tuple[str, ...]) -> str:

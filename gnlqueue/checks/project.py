@@ -10,6 +10,7 @@ from django.db import connections
 
 from gnlqueue.checks.base import Found
 from gnlqueue.conf import settings
+from gnlqueue.redaction import function, is_function
 
 #: A lease is renewed every third of its length, and a renewal may take a second on a busy database.
 SHORTEST_LEASE = 3
@@ -48,6 +49,21 @@ def short_lease() -> Found:
         hint=f'Set GNLQUEUE["LEASE_SECONDS"] to at least {SHORTEST_LEASE}; the default is 60.',
         id="gnlqueue.W012",
     )
+
+
+def no_redaction() -> Found:
+    if not is_function():
+        return None
+    try:
+        function()
+    except Exception as error:
+        return Error(
+            f'GNLQUEUE["REDACT"] is {settings().REDACT!r}, which is no function that can be imported: {error}. Until '
+            "it is, commands and the admin hide every value.",
+            hint="Name a function of the project, `def hide(name: str) -> bool`, by its dotted path.",
+            id="gnlqueue.E010",
+        )
+    return None
 
 
 def no_date_filters() -> Found:

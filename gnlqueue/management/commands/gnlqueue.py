@@ -19,7 +19,7 @@ from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, JobAttempt, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.redaction import masked_text, redacted
+from gnlqueue.redaction import MASK, masked_text, redacted
 
 EXIT_SOME_FAILED = 1
 
@@ -144,6 +144,8 @@ class Command(BaseCommand):
             job = jobs.get(entry.job_id)
             if job is not None:
                 self.stdout.write(f"    {job.task_name}({self._arguments(job)}), {job.get_status_display().lower()}")
+                if job.status == Job.Status.DEAD:  # somebody decided to fail it, which leaves the step in doubt
+                    self.stdout.write(f"    it asks again once it is retried: manage.py gnlqueue retry {job.pk}")
             self.stdout.write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
             self._explain(entry)
         if entries:
@@ -160,7 +162,7 @@ class Command(BaseCommand):
         if error.get("how_to_check"):
             self.stdout.write(f"    how to check: {error['how_to_check']}")
         for note in entry.notes.order_by("id"):
-            value = "" if note.value is None else f" [{_cut(masked_text(note.value))}]"
+            value = "" if note.value is None else f" [{_cut(masked_text(note.value, indent=None) or MASK)}]"
             self.stdout.write(
                 f"    {note.get_kind_display().lower()}, {note.at:%Y-%m-%d %H:%M:%S} UTC, {note.by}"
                 f"{_claim_of(entry, note)}: {note.why}{value}"
