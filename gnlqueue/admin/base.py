@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from django.contrib import admin
@@ -12,6 +13,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.formats import number_format
+from django.utils.translation import gettext as _
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import OperatorAction
@@ -133,30 +135,43 @@ def record(
 
 
 class CappedCount(NamedTuple):
-    """A number of rows, or the fact that there are more than anybody would count."""
+    """A number of rows, or the fact that there are more than anybody would count, and about how many."""
 
     number: int
     more: bool = False
+    estimate: int | None = None  #: where there are more, and the database can tell without counting
 
     @classmethod
-    def of(cls, found: int, cap: int) -> CappedCount:
-        """Return what it means that a count which stops after `cap` + 1 rows has found so many."""
-        return cls(min(found, cap), found > cap)
+    def of(
+        cls, found: int, cap: int, estimate: Callable[[], int | None] = lambda: None, *, more: bool = False
+    ) -> CappedCount:
+        """Return what it means that a count which stops after `cap` + 1 rows, or had to (`more`), found so many.
+
+        Only where there are more than were counted, the database is asked by `estimate`.
+        """
+        if found <= cap and not more:
+            return cls(found)
+        roughly = _two_digits(estimate() or 0)
+        return cls(min(found, cap), True, roughly if roughly > cap else None)
 
     def __str__(self) -> str:
-        return number_format(self.number, use_l10n=True, force_grouping=True) + ("+" if self.more else "")
+        return _in_words(self.number) + ("+" if self.more else "")
+
+    @property
+    def about(self) -> str:
+        """About how many there are, in words; "" where they were counted, or nobody knows."""
+        return "" if self.estimate is None else _("about %(number)s") % {"number": _in_words(self.estimate)}
 
     def __bool__(self) -> bool:
         return self.number > 0
 
 
-def capped_count(queryset: QuerySet[Any], cap: int = CAP) -> CappedCount:
-    """Count rows up to `cap`.
+def _in_words(number: int) -> str:
+    return number_format(number, use_l10n=True, force_grouping=True)
 
-    Give the rows the order of the index that finds them: without one PostgreSQL, expecting to meet some soon, reads the
-    table.
-    """
-    return CappedCount.of(queryset.values("pk")[: cap + 1].count(), cap)
+
+def _two_digits(number: int) -> int:
+    return round(number, 2 - len(str(number)))
 
 
 def page_context(admin: admin.ModelAdmin[Any], request: HttpRequest, title: str, **extra: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from gnlqueue.admin import search
 from gnlqueue.admin.base import CappedCount, may
 from gnlqueue.admin.verbs import Verb, in_bulk
-from gnlqueue.finding import Criteria, Page, Place, Plan, count_up_to, look, plans_for
+from gnlqueue.finding import Criteria, Page, Place, Plan, count_up_to, estimate, look, plans_for
 from gnlqueue.models import JobStatus
 from gnlqueue.queue.transactions import alias_of
 
@@ -175,4 +175,4 @@ class JobChangeList(KeysetChangeList):
         if self.is_looking:
             return None
         number, is_all = count_up_to(self.plan, CAP)
-        return CappedCount(number, not is_all)
+        return CappedCount.of(number, CAP, lambda: estimate(self.criteria, alias_of(None)), more=not is_all)

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gnlqueue.admin import queue_names
-from gnlqueue.admin.base import CappedCount
+from gnlqueue.admin.base import CAP, CappedCount
 from gnlqueue.admin.looks import Count, First, FirstAmong, Question, ask
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, QueueState, RunJournalEntry, WorkerProcess
 from gnlqueue.options import QUEUE_NAME
@@ -208,17 +208,20 @@ def _oldest_ready(alias: str, queue_names: Sequence[str]) -> dict[str, datetime]
 
 
 def count_statuses(alias: str) -> dict[str, CappedCount]:
-    """Count, up to a cap, the jobs of each status, the steps `in_doubt` and the jobs blocked by a `mismatch`."""
+    """Count, up to a cap, the jobs of each status, the steps `in_doubt` and the jobs blocked by a `mismatch`.
+
+    A status of which there are more costs another statement, which estimates how many.
+    """
     jobs = Job.objects.using(alias)
     orders = {JobStatus.READY: ("queue_name", *ORDER), JobStatus.SCHEDULED: ("queue_name", "run_at", "id")}
     questions: dict[str, Question] = {}
     for status in JobStatus:
-        rows: Any = jobs.with_status(status)
+        its = jobs.with_status(status)
         if status in FINISHED:
-            rows = rows.filter(finished_at__isnull=False).order_by("finished_at", "id")
+            rows = its.filter(finished_at__isnull=False).order_by("finished_at", "id")
         else:
-            rows = rows.order_by(*orders.get(status, ("queue_name", "id")))
-        questions[status.value] = Count(rows)
+            rows = its.order_by(*orders.get(status, ("queue_name", "id")))
+        questions[status.value] = Count(rows, CAP, like=its)
     in_doubt = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT)
     questions["in_doubt"] = Count(in_doubt.order_by("started_at", "id"))
     blocked = jobs.with_status(JobStatus.BLOCKED)

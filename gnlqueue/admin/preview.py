@@ -13,7 +13,7 @@ from gnlqueue.admin.base import CappedCount
 from gnlqueue.admin.verb_page import recorded_steps
 from gnlqueue.admin.verbs import Verb
 from gnlqueue.dialects import read_clock
-from gnlqueue.finding import Criteria, look, plans_for
+from gnlqueue.finding import Criteria, estimate, look, plans_for
 from gnlqueue.models import EntryStatus, Job, RunJournalEntry
 from gnlqueue.tasks import run_operator_action
 
@@ -96,7 +96,7 @@ def preview_of(frozen: Criteria, alias: str) -> Preview:
     steps = recorded_steps(with_steps[:SAMPLES], SAMPLES) if with_steps else []
     return Preview(
         ids=ids[:CAP],
-        count=CappedCount(min(len(ids), CAP), more or len(ids) > CAP),
+        count=CappedCount.of(len(ids), CAP, lambda: estimate(frozen, alias), more=more),
         tasks=tasks.most_common(10),
         oldest=min(times, default=None),
         newest=max(times, default=None),

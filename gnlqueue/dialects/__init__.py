@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import DateTimeField, Expression, F, Lookup, Value
+from django.db.models import DateTimeField, Expression, F, Lookup, QuerySet, Value
 
 from gnlqueue.dialects.base import Dialect
 from gnlqueue.dialects.mysql import MySQLDialect
@@ -76,6 +76,11 @@ def read_clock(alias: str) -> datetime:
         return of(alias).time(cursor.fetchone()[0])
 
 
+def estimate(rows: QuerySet[Any]) -> int | None:
+    """Return about how many rows there are by the database's statistics; `None` where it keeps none."""
+    return of(rows.db).estimate(rows.order_by().values("pk"))
+
+
 class Held(Lookup):
     """The condition that a row is in progress under one of some (id, lease token) pairs, through the primary key.
 
@@ -95,4 +100,4 @@ class Held(Lookup):
         return f"({dialect.status_without_index} = 'in_progress' AND {sql})", tuple(params)
 
 
-__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Held", "for_vendor", "now", "of", "read_clock"]
+__all__ = ["SUPPORTED", "DatabaseNow", "Dialect", "Held", "estimate", "for_vendor", "now", "of", "read_clock"]

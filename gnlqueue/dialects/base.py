@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
+from django.db.models import QuerySet
 
 from gnlqueue.models import Job
 
@@ -234,6 +235,10 @@ class Dialect(ABC):
             return self.now(), self.now(lease), []
         adapt = connection.ops.adapt_datetimefield_value
         return "%s", "%s", [adapt(now + lease), adapt(now), adapt(now)]
+
+    def estimate(self, rows: QuerySet[Any]) -> int | None:
+        """Return about how many rows a queryset on one table has, reading none of them; `None` where nothing tells."""
+        return None
 
     def row(self, values: Sequence[Any]) -> ClaimedRow:
         """Return a claimed row from the raw values of its columns."""

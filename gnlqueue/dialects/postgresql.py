@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
+from django.db.models import QuerySet
 
 from gnlqueue.dialects import prepared
 from gnlqueue.dialects.base import COMPLETED, Dialect, Done, NewRow, Params
@@ -117,6 +119,10 @@ class PostgreSQLDialect(Dialect):
                 [*times, _array(ids), _array(tokens), given],
             )
             return int(cursor.rowcount)
+
+    def estimate(self, rows: QuerySet[Any]) -> int | None:
+        found = re.search(r" rows=(\d+) ", rows.explain())  # of the whole: the first line of the plan
+        return None if found is None else int(found[1])
 
     def is_transient(self, error: DatabaseError) -> bool:
         return prepared.code(error) in {SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE}

@@ -1,9 +1,11 @@
 """Finding jobs among ten million, without ever reading the table as a whole.
 
-`criteria` says what is looked for, `plans` by which index it is read, `pages` how far one look goes.
+`criteria` says what is looked for, `plans` by which index it is read, `pages` how far one look goes, `estimates` about
+how much there is.
 """
 
 from gnlqueue.finding.criteria import ALWAYS, LARGEST, NO_ERROR, Argument, Criteria, Span
+from gnlqueue.finding.estimates import estimate
 from gnlqueue.finding.pages import Page, Place, count_up_to, look
 from gnlqueue.finding.plans import ORDERS, Plan, plans_for
 
@@ -19,6 +21,7 @@ __all__ = [
     "Plan",
     "Span",
     "count_up_to",
+    "estimate",
     "look",
     "plans_for",
 ]

@@ -14,7 +14,7 @@ from django.utils import translation
 from django.utils.functional import Promise, SimpleLazyObject
 
 from gnlqueue import queue
-from gnlqueue.admin.base import MEDIA, CappedCount, capped_count, may, record, require
+from gnlqueue.admin.base import MEDIA, CappedCount, may, record, require
 from gnlqueue.models import Job, OperatorAction
 from gnlqueue.templatetags import gnlqueue_admin as shown
 from tests.admin.conftest import LogIn
@@ -124,13 +124,23 @@ def test_scripts_carry_the_page_s_nonce() -> None:
     assert shown.nonced({"csp_nonce": "n1"}, MEDIA["css"]).count("nonce=") == 1  # type: ignore[arg-type]
 
 
-def test_counts_stop_at_their_cap(alias: str) -> None:
-    for _ in range(3):
-        queue.enqueue("shop.pay")
-    jobs = Job.objects.using(alias).order_by("id")
-    assert [str(capped_count(jobs, cap)) for cap in (2, 3, 4)] == ["2+", "3", "3"]
-    assert str(CappedCount(10_000, more=True)) == "10,000+"
-    assert not CappedCount(0)
+def test_counts_stop_at_their_cap() -> None:
+    assert [str(CappedCount.of(3, cap)) for cap in (2, 3, 4)] == ["2+", "3", "3"]
+    assert str(CappedCount.of(10_001, 10_000)) == "10,000+"
+    assert not CappedCount.of(0, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [(9_812_345, "about 9,800,000"), (99_999, "about 100,000"), (10_040, ""), (37, ""), (0, ""), (None, "")],
+)
+def test_beyond_the_cap_one_reads_about_how_many_there_are(estimate: int | None, said: str) -> None:
+    assert CappedCount.of(10_001, 10_000, lambda: estimate).about == said
+    assert CappedCount.of(7, 10_000, lambda: estimate, more=True).about == said
+
+
+def test_what_was_counted_is_not_estimated() -> None:
+    assert CappedCount.of(10_000, 10_000, lambda: pytest.fail("asked")).about == ""
 
 
 def test_a_verb_asks_for_its_permission(alias: str, log_in: LogIn) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.backends.utils import CursorWrapper
 from django.test import Client
 from django.utils import timezone
 
@@ -21,6 +22,7 @@ from tests.admin.conftest import LogIn
 from tests.admin.pages import text_of
 from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, count
+from tests.queue.test_plans import analyze, cursor, fill  # noqa: F401  cursor is a fixture
 
 JOBS = "/admin/gnlqueue/job/"
 BULK = f"{JOBS}bulk/"
@@ -271,6 +273,22 @@ def test_more_than_anybody_counts(alias: str, admin: Client, monkeypatch: pytest
     page = text_of(ask(admin, statuses=["dead"]).content.decode())
     assert "3+ jobs" in page
     assert "Nobody counted further" in page
+
+
+def test_more_than_anybody_counts_are_estimated(
+    alias: str,
+    admin: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    cursor: CursorWrapper,  # noqa: F811
+) -> None:
+    monkeypatch.setattr(preview, "CAP", 100)
+    fill(cursor, 1_000, JobStatus.READY)
+    fill(cursor, 1_000, JobStatus.DEAD, finished_at="'2026-01-01 12:00:00'")
+    analyze(cursor)
+    said = r"" if alias == "default" else r" \((about (1,[89]|2,[012])00)\)"
+    assert re.search(rf" 100\+ jobs{said} ?\. ", text_of(ask(admin, "cancel").content.decode()))  # of both statuses
+    searched = ask(admin, "cancel", task_name="demo")  # no statistics of all databases tell how many
+    assert searched.context["preview"].count == (100, True, None)
 
 
 def test_each_verb_needs_its_permission_at_each_step(alias: str, log_in: LogIn, admin: Client) -> None:

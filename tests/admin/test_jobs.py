@@ -1,10 +1,12 @@
 """The list of jobs: filters, pages, order, and what it shows to whom."""
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.backends.utils import CursorWrapper
 from django.test import Client
 
 from gnlqueue import queue
@@ -16,6 +18,7 @@ from tests.admin.pages import look
 from tests.app import tasks
 from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, after, claimed, dead
+from tests.queue.test_plans import analyze, cursor, fill  # noqa: F401  cursor is a fixture
 
 JOBS = "/admin/gnlqueue/job/"
 
@@ -148,6 +151,23 @@ def test_counts_end_at_a_cap(alias: str, admin: Client, monkeypatch: pytest.Monk
     assert str(changelist(admin).count) == "3"
     some(2)
     assert str(changelist(admin).count) == "3+"
+
+
+def test_beyond_the_cap_the_database_says_about_how_many(
+    alias: str,
+    admin: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    cursor: CursorWrapper,  # noqa: F811
+) -> None:
+    monkeypatch.setattr("gnlqueue.admin.changelist.CAP", 100)
+    fill(cursor, 1_000, JobStatus.READY)
+    fill(cursor, 1_000, JobStatus.DEAD, finished_at="'2026-01-01 12:00:00'")
+    analyze(cursor)
+    asked = {"": 2_000, "?status=ready&queue_name=default": 1_000}
+    for query, number in asked.items():
+        about = changelist(admin, query).count.estimate
+        assert about is None if alias == "default" else abs(about - number) < number / 10, query
+    assert re.search(r"100\+ rows \(about \d,\d00\)", look(admin, JOBS)) or alias == "default"
 
 
 def test_the_list_reads_no_payload(alias: str, admin: Client) -> None:
