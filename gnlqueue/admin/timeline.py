@@ -18,6 +18,7 @@ from gnlqueue.admin.errors import HIDDEN, in_short
 from gnlqueue.admin.verbs import label_of
 from gnlqueue.durable.entries import NOW, SLEEP
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
+from gnlqueue.templatetags.gnlqueue_admin import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +144,18 @@ def _did(entries: Iterable[RunJournalEntry]) -> list[str]:
     shown = ", ".join(key if len(key) <= 60 else f"{key[:60]}…" for key in keys[:5])
     more = len(keys) - 5
     if more > 0:
-        shown = _("%(steps)s and %(more)s more") % {"steps": shown, "more": more}
+        shown = _("%(steps)s and %(more)s more") % {"steps": shown, "more": number(more)}
     return [ngettext("its step: %(steps)s", "its steps: %(steps)s", len(keys)) % {"steps": shown}]
 
 
 def _failure(attempt: JobAttempt, at: datetime, *, shows_texts: bool) -> Event:
-    number = {"number": attempt.number}
+    counted = {"number": attempt.number}
     if attempt.exception_class:
-        title = _("Attempt %(number)s failed: %(error)s") % {**number, "error": attempt.exception_class}
+        title = _("Attempt %(number)s failed: %(error)s") % {**counted, "error": attempt.exception_class}
         if not shows_texts:
             return Event(at, "failed", title, [str(HIDDEN)], attempt.worker_id)
         return Event(at, "failed", title, (), attempt.worker_id, folded_title=_("Traceback"), folded=attempt.error)
-    title = _("Attempt %(number)s failed") % number
+    title = _("Attempt %(number)s failed") % counted
     return Event(at, "failed", title, _error(attempt.error, shows_texts=shows_texts), attempt.worker_id)
 
 

@@ -75,7 +75,7 @@ def _ready(facts: Facts) -> Iterator[Reason]:
     if job.crashes >= SUSPECT:
         yield Reason(
             _("It crashed its worker %(n)s times in a row, so it is claimed alone and runs beside nothing else.")
-            % {"n": job.crashes},
+            % {"n": number(job.crashes)},
             _("It waits until a worker has nothing else to do. The attempts below say how they ended."),
         )
     if facts.before is None:
@@ -149,9 +149,10 @@ def _dead(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     most = max_attempts(job.task_name, job.max_attempts)
     if job.attempts >= most:
-        text = _("It is dead: all of its %(most)s attempts are used up.") % {"most": most}
+        text = _("It is dead: all of its %(most)s attempts are used up.")
     else:
-        text = _("It is dead: it was given up after %(n)s of %(most)s attempts.") % {"n": job.attempts, "most": most}
+        text = _("It is dead: it was given up after %(n)s of %(most)s attempts.")
+    text %= {"n": number(job.attempts), "most": number(most)}
     advice = _("When the cause is mended, retry it: steps that are recorded as done do not run again.")
     yield Reason(text, advice, f"python manage.py gnlqueue retry {job.pk}", at=job.finished_at)
     for entry in facts.entries:

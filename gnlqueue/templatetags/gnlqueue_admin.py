@@ -111,8 +111,8 @@ def _two_units(seconds: int) -> str:
         if seconds >= size:
             first = text % {"number": _number(seconds // size)}
             rest = seconds % size // smaller
-            return f"{first} {its_text % {'number': rest}}" if rest and seconds // size < 100 else first
-    return _UNITS[-1][1] % {"number": seconds}
+            return f"{first} {its_text % {'number': _number(rest)}}" if rest and seconds // size < 100 else first
+    return _UNITS[-1][1] % {"number": _number(seconds)}
 
 
 def _number(value: float, decimals: int = 0) -> str:
