@@ -211,6 +211,10 @@ class RunJournalEntry(models.Model):
     lease_token = models.BigIntegerField(help_text="Token of the claim (or run lock) that wrote it.")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
+    # In the database too: a worker of the version before, in a rolling deploy, does not name the column.
+    decisions = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How many there were; a new one that knows of fewer does not count."
+    )
 
     class Meta:
         verbose_name_plural = _("run journal entries")

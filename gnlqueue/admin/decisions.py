@@ -102,7 +102,11 @@ class Case:
         """Return what changes when anything is new about the step, so that nobody decides on an old page."""
         latest = self.notes[-1].pk if self.notes else 0
         blocked = self.job is not None and self.job.status == JobStatus.BLOCKED
-        return f"{self.entry.status}-{self.entry.lease_token}-{latest}-{blocked:d}"
+        return f"{self.entry.decisions}-{self.entry.status}-{self.entry.lease_token}-{latest}-{blocked:d}"
+
+    def was_decided_since(self, seen: str) -> bool:
+        """Tell whether somebody has decided since the page was opened on which one has seen this."""
+        return seen.partition("-")[0] != str(self.entry.decisions)
 
     @property
     def evidence(self) -> list[StepNote]:

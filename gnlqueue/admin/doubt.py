@@ -15,14 +15,14 @@ from gnlqueue.admin import waiting
 from gnlqueue.admin.base import QueuePage, may, may_open, page_context, person, record, require, url
 from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
 from gnlqueue.admin.errors import HIDDEN
-from gnlqueue.admin.job_page import MEDIA, arguments_of, masked_text
+from gnlqueue.admin.job_page import MEDIA, arguments_of
 from gnlqueue.admin.timeline import said
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.resolving import resolve
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, PayloadError
 from gnlqueue.models import RunJournalEntry, StepInDoubt, StepNote
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.redaction import masked
+from gnlqueue.redaction import masked, masked_text
 
 
 @admin.register(StepInDoubt)
@@ -83,15 +83,14 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
     def _decide(self, request: HttpRequest, case: Case, alias: str) -> HttpResponse:
         form = Decision(case, request.POST)
         if request.POST.get("seen") != case.seen:
-            return self._page(request, case, Decision(case, _seen_now(request, case)), overtaken=_overtaken(case))
+            return self._overtaken(request, case)
         if not form.is_valid():
             return self._page(request, case, form, status=422)
         answer, reason = form.answer(), form.cleaned_data["reason"]
         try:
-            resolve(case.entry.pk, answer, by=person(request), reason=reason, using=alias)
+            resolve(case.entry, answer, by=person(request), reason=reason, using=alias)
         except AlreadyResolved:  # whose own text quotes the other's result
-            current = case_of(case.entry.pk, alias) or case
-            return self._page(request, current, Decision(current), overtaken=_overtaken(current))
+            return self._overtaken(request, case_of(case.entry.pk, alias) or case)
         except PayloadError as error:
             form.add_error("result", str(error))
             return self._page(request, case, form, status=422)
@@ -109,6 +108,12 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         record(request, "resolve", target, job_id=case.entry.job_id, why=reason)
         messages.success(request, _("Decided: %(what)s.") % {"what": target})
         return HttpResponseRedirect(url(request, "gnlqueue_stepindoubt_changelist"))
+
+    def _overtaken(self, request: HttpRequest, case: Case) -> HttpResponse:
+        """Show the step as it is by now, with what one had written: posted again, it counts."""
+        data = request.POST.copy()
+        data["seen"] = case.seen
+        return self._page(request, case, Decision(case, data), overtaken=_news(case, request.POST.get("seen", "")))
 
     def _page(
         self, request: HttpRequest, case: Case, form: Decision, *, overtaken: str = "", status: int = 200
@@ -175,22 +180,17 @@ def _brought(note: StepNote) -> str:
     return masked_text(note.value, is_whole=True) or _("hidden by GNLQUEUE['REDACT']")
 
 
-def _seen_now(request: HttpRequest, case: Case) -> Any:
-    """Return what was posted, as an answer to the page as it is now: the next time, it counts."""
-    data = request.POST.copy()
-    data["seen"] = case.seen
-    return data
-
-
-def _overtaken(case: Case) -> str:
-    """Say what has happened since the page was opened."""
-    if case.waits:
+def _news(case: Case, seen: str) -> str:
+    """Say what has happened since the page was opened on which one has `seen` what it says."""
+    decision = case.resolutions[-1] if case.resolutions else None
+    if case.waits and (decision is None or not case.was_decided_since(seen)):
         return _("Something has happened since you opened this page. Look at it again, then decide.")
-    if not case.resolutions:
+    if decision is None:
         return _("It does not wait for a decision any more.")
-    note = case.resolutions[-1]
-    return _("%(by)s was faster, and decided: %(answer)s. %(why)s") % {
-        "by": note.by,
-        "answer": said(note.value or ""),
-        "why": note.why,
+    told = _("%(by)s was faster, and decided: %(answer)s. %(why)s") % {
+        "by": decision.by,
+        "answer": said(decision.value or ""),
+        "why": decision.why,
     }
+    again = _("That leaves the question open: look at it again, then decide.")
+    return f"{told.rstrip('. ')}. {again}" if case.waits else told

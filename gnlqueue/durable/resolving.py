@@ -1,7 +1,8 @@
 """A human's answer to what the code could not know.
 
-An answer is one guarded UPDATE: of two people who decide at once, the second is told who decided what. Who, when and
-why are kept as a `StepNote`.
+An answer is one guarded UPDATE, which counts the decisions about the entry and finds only the count that was seen. So
+who decides on what was true before somebody else's decision is told who decided what, also where that has left the step
+in doubt, as to fail the job does. Who, when and why are kept as a `StepNote`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from typing import Any
 
 from django.db import connections, transaction
+from django.db.models import F, Q, QuerySet
 
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
@@ -30,14 +32,18 @@ def resolve(
     code was put right, `UseRecorded()`, or `FailJob()`. The job goes on when none of its steps is in doubt any more.
     `by` is who decides, `reason` why; both are kept.
 
+    An `entry` that was read says what was seen: after any decision that was taken since, this one does not count. An id
+    says nothing of that, and is about the step as it is; where somebody has failed the job, it counts once that is
+    retried and blocked again.
+
     Raises `AlreadyResolved` when somebody else was first, `ValueError` for an answer that does not apply,
     `PayloadError` for a result that JSON cannot carry, `JobNotFound` where there is no such entry.
     """
     if not by or not reason:
         raise ValueError("Say who decides (by) and why (reason): whoever reads this later will want to know.")
     alias = alias_of(using if isinstance(entry, int) else using or entry._state.db)
-    entry_id = entry if isinstance(entry, int) else entry.pk
-    row = retried(alias, lambda: _resolve(entry_id, answer, by, reason, alias))
+    entry_id, seen = (entry, None) if isinstance(entry, int) else (entry.pk, entry.decisions)
+    row = retried(alias, lambda: _resolve(entry_id, seen, answer, by, reason, alias))
     signals.send(signals.job_resolved, job_id=row.job_id, entry=row)
     return row
 
@@ -58,7 +64,7 @@ def mismatched_entry(job: Job) -> RunJournalEntry | None:
     return note.entry if note is not None else None
 
 
-def _resolve(entry_id: int, answer: Resolution, by: str, reason: str, alias: str) -> RunJournalEntry:
+def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reason: str, alias: str) -> RunJournalEntry:
     # On SQLite a transaction that reads and then writes must take its right to write at once.
     with dialects.of(alias).write_transaction(connections[alias]), transaction.atomic(using=alias):
         row = RunJournalEntry.objects.using(alias).filter(pk=entry_id).first()
@@ -67,17 +73,11 @@ def _resolve(entry_id: int, answer: Resolution, by: str, reason: str, alias: str
         job_id = row.job_id
         # The job's row first: whoever blocks a job writes it first too, so that one of us sees the other's work.
         job = Job.objects.using(alias).select_for_update().filter(pk=job_id).first() if job_id else None
-        if isinstance(answer, Happened):
-            text = encode_result(answer.result)
-            _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.DONE, result=text, error=None, finished_at=clock())
-        elif isinstance(answer, NotHappened):
-            _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.RELEASED)
-        elif isinstance(answer, FailJob):
-            _fail(row, job, reason, alias)
-        elif isinstance(answer, GoOn | UseRecorded):
-            _end_mismatch(row, job, answer, alias)
-        else:
-            raise ValueError(f"{answer!r} is no answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
+        if seen is not None:
+            row.decisions = seen
+        elif _was_failed(row, job):
+            raise _already_resolved(row, "Retry the job: it asks again, and then it can be decided anew.")
+        _apply(row, job, answer, reason, alias)
         _note(row, answer, by, reason, alias)
         if job is not None and not isinstance(answer, FailJob):
             operating.unblock_settled(job.pk, using=alias)
@@ -85,14 +85,40 @@ def _resolve(entry_id: int, answer: Resolution, by: str, reason: str, alias: str
         return row
 
 
-def _change(row: RunJournalEntry, known: EntryStatus, **values: Any) -> None:
-    if RunJournalEntry.objects.using(row._state.db).filter(pk=row.pk, status=known).update(**values) != 1:
+def _apply(row: RunJournalEntry, job: Job | None, answer: Resolution, reason: str, alias: str) -> None:
+    if isinstance(answer, Happened):
+        text = encode_result(answer.result)
+        _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.DONE, result=text, error=None, finished_at=clock())
+    elif isinstance(answer, NotHappened):
+        _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.RELEASED)
+    elif isinstance(answer, FailJob):
+        _fail(row, job, reason, alias)
+    elif isinstance(answer, GoOn | UseRecorded):
+        _end_mismatch(row, job, answer, alias)
+    else:
+        raise ValueError(f"{answer!r} is no answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
+
+
+def _was_failed(row: RunJournalEntry, job: Job | None) -> bool:
+    """Tell whether the last decision was to fail the job, and it has not come to ask again."""
+    if job is None or job.status == JobStatus.BLOCKED:
+        return False
+    note = _decisions(row).first()
+    return note is not None and note.value == repr(FailJob())
+
+
+def _change(row: RunJournalEntry, *known: EntryStatus, **values: Any) -> None:
+    """Write a decision, unless there was one that this one does not know of, or the status is not the known one."""
+    guard = Q(pk=row.pk, decisions=row.decisions)
+    guard &= Q(status__in=known) if known else Q()
+    if RunJournalEntry.objects.using(row._state.db).filter(guard).update(decisions=F("decisions") + 1, **values) != 1:
         raise _already_resolved(row)
 
 
 def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> None:
     if job is None:
         raise ValueError("This run belongs to no job; answer Happened or NotHappened.")
+    _change(row)
     if not operating.fail_blocked(job.pk, payloads.scrub(f"Given up by a human: {reason}", 2000), using=alias):
         raise _already_resolved(row)
 
@@ -103,6 +129,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
     if mismatched_entry(job) != row:
         raise ValueError(f"The step {row.key!r} is not the one that the code of {row.run_id!r} does not fit.")
     if isinstance(answer, GoOn):
+        _change(row)
         return
     note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
     if note is None or row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
@@ -131,11 +158,23 @@ def _note(row: RunJournalEntry, answer: Resolution, by: str, reason: str, alias:
     note.save(using=alias, force_insert=True)
 
 
-def _already_resolved(row: RunJournalEntry) -> AlreadyResolved:
-    note = row.notes.filter(kind=StepNote.Kind.RESOLUTION).order_by("-id").first()
+def _decisions(row: RunJournalEntry) -> QuerySet[StepNote]:
+    """Return what was decided about an entry, latest first."""
+    notes = StepNote.objects.using(row._state.db).filter(entry_id=row.pk, kind=StepNote.Kind.RESOLUTION)
+    return notes.order_by("-id")
+
+
+def _already_resolved(
+    row: RunJournalEntry, what_to_do: str = "It is in doubt all the same: look at it as it is now, and decide anew."
+) -> AlreadyResolved:
+    # Locked: a plain read at REPEATABLE READ on MariaDB does not see what was committed after our first.
+    entry = RunJournalEntry.objects.using(row._state.db).select_for_update().filter(pk=row.pk)
+    row.status = entry.values_list("status", flat=True).first() or row.status
+    note = _decisions(row).select_for_update().first()
     if note is None:
         return AlreadyResolved(f"The step {row.key!r} of {row.run_id!r} waits for no decision: it is {row.status}.")
-    return AlreadyResolved(
+    text = (
         f"The step {row.key!r} of {row.run_id!r} has been resolved by {note.by} at {note.at:%Y-%m-%d %H:%M:%S} UTC: "
         f"{note.value}. {note.why}"
     )
+    return AlreadyResolved(f"{text.rstrip('. ')}. {what_to_do}" if row.status == EntryStatus.IN_DOUBT else text)

@@ -1,5 +1,6 @@
 """The queue of decisions: what a person is shown, what the decision does, and who is told what."""
 
+import itertools
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -301,6 +302,60 @@ def test_two_who_decide_in_the_same_instant(
     response = decide(admin, doubtful, "not_happened")
     assert response.status_code == 409
     assert "ada was faster, and decided: it happened. seen" in response.content.decode()
+
+
+def test_who_decides_on_a_page_of_before_somebody_elses_decision_is_told(
+    play: Play, admin: Client, log_in: LogIn
+) -> None:
+    """All ordered pairs; what leaves the question open is asked again, on the page as it is then."""
+    second = log_in("resolve_runjournalentry", name="bea")
+    words = {"happened": "it happened", "not_happened": "it did not happen", "fail_job": "fail the job"}
+    for first, then in itertools.product(words, repeat=2):
+        row = block(play(ask))
+        seen = second.get(decision_url(row)).context["case"].seen
+        assert decide(admin, row, first, result="1").status_code == 302
+        before = entry(job_of(row)), job_of(row).status, len(notes("resolution"))
+        response = decide(second, row, then, result="2", seen=seen)
+        assert response.status_code == 409
+        content = response.content.decode()
+        assert f"root was faster, and decided: {words[first]}. seen in the dashboard" in content
+        assert ("That leaves the question open" in content) == (first == "fail_job")
+        assert (entry(job_of(row)), job_of(row).status, len(notes("resolution"))) == before
+        if first == "fail_job" and then != "fail_job":
+            again = response.context["case"].seen
+            assert decide(second, row, then, result="2", seen=again).status_code == 302
+        queue.cancel(row.job_id or 0)
+
+
+def test_who_decides_in_the_instant_in_which_somebody_fails_the_job_is_told(
+    play: Play, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_slower(*args: Any, **kwargs: Any) -> Any:
+        gnlqueue.resolve(entry(job_of(row)), gnlqueue.FailJob(), by="ada", reason="enough")
+        return gnlqueue.resolve(*args, **kwargs)
+
+    monkeypatch.setattr(doubt, "resolve", be_slower)
+    for choice in ("happened", "not_happened", "fail_job"):
+        row = block(play(ask))
+        response = decide(admin, row, choice, result="1")
+        assert response.status_code == 409
+        content = response.content.decode()
+        assert "ada was faster, and decided: fail the job. enough. That leaves the question open" in content
+        assert "seen in the dashboard" in content  # what one had written is still there
+        assert (entry(job_of(row)).status, job_of(row).status) == (EntryStatus.IN_DOUBT, JobStatus.DEAD)
+
+
+@on_sqlite
+def test_a_job_that_was_failed_and_asks_again_is_decided_on_a_new_page(
+    admin: Client, doubtful: RunJournalEntry
+) -> None:
+    decide(admin, doubtful, "fail_job")
+    of_the_dead = admin.get(decision_url(doubtful)).context["case"].seen
+    attempt(queue.retry(job_of(doubtful)))
+    content = decide(admin, doubtful, "not_happened", seen=of_the_dead).content.decode()
+    assert "Something has happened since you opened this page." in content
+    assert "was faster" not in content
+    assert decide(admin, doubtful, "fail_job").status_code == 302
 
 
 @on_sqlite
