@@ -22,7 +22,7 @@ from gnlqueue.durable.protocol import Flow, stack
 from gnlqueue.exceptions import StepFailed
 
 #: The numbers of unsealed failures that the code which runs here has seen. Asyncio gives them on to what it begins
-#: after that, in tasks and with `to_thread`.
+#: after that, in tasks and with `to_thread`; `sync_to_async` gives them back to the asyncio task that awaits it, too.
 _seen: ContextVar[frozenset[int]] = ContextVar("gnlqueue_failures", default=frozenset())
 
 _numbers = count()
@@ -46,7 +46,7 @@ class Failure:
         and whatever a frame belongs to that the failure passed through and that still runs. And it is anybody, once the
         thread in which it happened has gone on.
         """
-        task, calling = self.step.caller[1], caller[1]
+        task, calling = self.step.caller.task, caller.task
         if calling is task if task is not None else self._work in frames:
             return True
         if self.number in _seen.get():
@@ -57,7 +57,7 @@ class Failure:
 
     def _is_over(self) -> bool:
         """Tell whether its thread still runs a frame that it passed through, and neither handles it nor cleans up."""
-        thread = self.step.caller[0]
+        thread = self.step.caller.thread
         handled: Any = sys._current_exceptions().get(thread)
         error = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
         while error is not None:
@@ -87,12 +87,12 @@ class Failures:
     def note(self, step: Step, failed: StepFailed) -> None:
         """Remember a failure that the handler is about to see."""
         # Of a thread not all calls are one piece of work: one of a pool may do something else by now.
-        work = stack()[-1] if step.caller[1] is None else None
+        work = stack()[-1] if step.caller.task is None else None
         self._unsealed.append(Failure(step, failed, work))
 
     def note_reached(self, caller: Flow, failed: StepFailed) -> None:
         """Note that a failure has reached who made the call, for what that begins from now on."""
-        if caller[1] is None and caller != self._main_flow:
+        if caller.task is None and caller != self._main_flow and not _is_awaited():
             return  # the context of a thread goes on to the next piece of work, which has nothing to do with this one
         new = {each.number for each in self._unsealed if each.failed is failed}
         _seen.set(_seen.get().intersection(each.number for each in self._unsealed) | new)
@@ -118,3 +118,8 @@ class Failures:
     def forget(self) -> None:
         """Keep none of them: nothing is sealed any more."""
         self._unsealed.clear()
+
+
+def _is_awaited() -> bool:
+    """Tell whether `sync_to_async` has begun what this thread does: that gives its context back to who awaits it."""
+    return stack()[-1].f_globals.get("__name__") == "asgiref.sync"

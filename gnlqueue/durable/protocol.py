@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
@@ -51,13 +51,25 @@ class Answer:
     called: bool = True
 
 
-#: A thread, and the asyncio task that runs on its event loop: a flow of control.
-Flow = tuple[int, object]
+#: What calls the functions that `sync_to_async` gives back to a thread that waits in `async_to_sync`.
+_CALLED_BACK = "asgiref.current_thread_executor"
 
 #: What calls the functions that run in threads.
-_THREAD_MODULES = {"threading", "concurrent.futures.thread", "multiprocessing.pool", "asgiref.current_thread_executor"}
+_THREAD_MODULES = {"threading", "concurrent.futures.thread", "multiprocessing.pool", _CALLED_BACK}
 
 Protocol = Generator[Call | Pause, Answer, Any]
+
+
+class Flow(NamedTuple):
+    """A flow of control: a thread, the asyncio task that runs on its event loop, and how far it is called back.
+
+    A thread that waits in `async_to_sync` is called back by what runs beneath, through `sync_to_async`: side by side,
+    where that gathers. Such a call is not of the code that waits, though the thread is the same.
+    """
+
+    thread: int
+    task: object
+    called_back: int
 
 
 def drive(protocol: Protocol) -> Any:
@@ -132,9 +144,23 @@ def call(asked: Call) -> Answer:
 def flow() -> Flow:
     """Return what tells the main flow of a run from its threads and asyncio tasks."""
     try:
-        return threading.get_ident(), asyncio.current_task()
+        task = asyncio.current_task()
     except RuntimeError:  # no event loop runs in this thread
-        return threading.get_ident(), None
+        task = None
+    return Flow(threading.get_ident(), task, _called_back() if task is None else 0)
+
+
+def _called_back() -> int:
+    """Return how many frames of this thread are asgiref's that call it back.
+
+    By the frames, as in `stack`: asgiref's own mark is a context variable, which an asyncio task that was given another
+    context does not have.
+    """
+    count, frame = 0, sys._getframe().f_back
+    while frame is not None:
+        count += frame.f_globals.get("__name__") == _CALLED_BACK
+        frame = frame.f_back
+    return count
 
 
 def stack() -> list[FrameType]:
