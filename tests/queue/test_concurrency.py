@@ -21,33 +21,16 @@ PROCESSES = 8
 
 def test_eight_processes_complete_each_of_5000_jobs_once(alias: str) -> None:
     ids = gnlqueue.enqueue_many(poll_gateway.bind() for _ in range(5000))
-    consumers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.queue.consume", f"w{number}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        )
-        for number in range(PROCESSES)
-    ]
-    try:
-        for consumer in consumers:
-            assert consumer.stdout is not None
-            assert consumer.stdout.readline() == "ready\n"
-        for consumer in consumers:
-            assert consumer.stdin is not None
-            consumer.stdin.write("\n")
-            consumer.stdin.flush()
-        answers = [consumer.communicate(timeout=40) for consumer in consumers]
-    finally:
-        for consumer in consumers:
-            consumer.kill()
-    assert [consumer.returncode for consumer in consumers] == [0] * PROCESSES, answers
-
-    completed = [json.loads(out) for out, _ in answers]
+    consumers = subprocess.run(
+        [sys.executable, "-m", "tests.queue.consume", str(PROCESSES)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+    )
+    assert consumers.returncode == 0, consumers.stderr
+    completed = json.loads(consumers.stdout)
 
     assert sorted(id for each in completed for id in each) == sorted(ids)
     assert count(JobStatus.DONE) == 5000
