@@ -9,21 +9,30 @@ COMMITTED its row is locked first as well, because a heartbeat in between would 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DataError, connections, transaction
 
 from gnlqueue import dialects, payloads
-from gnlqueue.durable.entries import ATOMIC, Entry, FenceLost, Journal, encode_result
+from gnlqueue.durable.entries import ATOMIC, Entry, FenceLost, Journal, ResultNotStored, encode_result
 from gnlqueue.exceptions import GnlqueueError, JobInterrupt
 from gnlqueue.models import EntryStatus
 
 logger = logging.getLogger("gnlqueue")
 
+_BEFORE_ITS_VERB = re.compile(r"(?:[\s(]|/[*].*?[*]/|--.*?\n)*", re.DOTALL)
+
 #: How statements begin that store nothing by themselves.
 _HARMLESS = ("SELECT", "SHOW", "EXPLAIN", "PRAGMA", "SET", "BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK")
+
+#: How statements begin with which MySQL commits what came before them.
+_COMMITTING = (
+    "ALTER", "CREATE", "DROP", "RENAME", "TRUNCATE", "ANALYZE TABLE", "CHECK TABLE", "OPTIMIZE", "REPAIR", "FLUSH",
+    "LOCK", "UNLOCK", "GRANT", "REVOKE", "BEGIN", "START", "COMMIT", "SET AUTOCOMMIT",
+)  # fmt: skip
 
 
 class RolledBack(GnlqueueError):
@@ -48,10 +57,10 @@ def run(
             if not dialect.is_read_committed(connection) and not journal.fence.lock():
                 raise FenceLost
             entry = journal.insert_here(key, ATOMIC, args_hash) if known is None else journal.restart_here(known)
-            with _no_writes_elsewhere(using):
+            with _only_what_rolls_back(using):
                 value = function()
             text = encode_result(value)
-            journal.change_here(entry, EntryStatus.DONE, result=text, error=None)
+            _store_result(journal, entry, text)
             _hold(journal)
     except FenceLost:
         raise RolledBack(
@@ -66,6 +75,13 @@ def run(
     return entry, payloads.decode(text)
 
 
+def _store_result(journal: Journal, entry: Entry, text: str) -> None:
+    try:
+        journal.change_here(entry, EntryStatus.DONE, result=text, error=None)
+    except DataError as error:  # a character set that cannot carry it
+        raise ResultNotStored(f"The database refused the step's result: {error}") from error
+
+
 def _hold(journal: Journal) -> None:
     if not journal.fence.hold(starting=False):
         raise FenceLost
@@ -77,21 +93,39 @@ def _is_harmless(statement: str) -> bool:
     return statement.startswith(_HARMLESS)
 
 
-@contextmanager
-def _no_writes_elsewhere(using: str) -> Iterator[None]:
-    """Refuse writes on other aliases: they would survive a rollback here."""
+def _commits(statement: str) -> bool:
+    return statement.startswith(_COMMITTING) and "TEMPORARY" not in statement.split()[:4]
 
-    def refuse(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+
+@contextmanager
+def _only_what_rolls_back(using: str) -> Iterator[None]:
+    """Refuse what would survive a rollback here: writes on other aliases, and DDL where it commits."""
+
+    def refuse_writes(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         alias = context["connection"].alias
-        if not _is_harmless(str(sql).lstrip(" \n(").upper()):
+        if not _is_harmless(_beginning(sql)):
             raise RuntimeError(
                 f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
                 "step or an idempotent_step for that."
             )
         return execute(sql, params, many, context)
 
+    def refuse_commits(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if _commits(_beginning(sql)):
+            raise RuntimeError(
+                f"An atomic_step on {using!r} asks for {str(sql).strip():.60}, with which this database commits all "
+                "that came before. Use an idempotent_step for that."
+            )
+        return execute(sql, params, many, context)
+
     with ExitStack() as stack:
         for connection in connections.all():
             if connection.alias != using:
-                stack.enter_context(connection.execute_wrapper(refuse))
+                stack.enter_context(connection.execute_wrapper(refuse_writes))
+            elif not connection.features.can_rollback_ddl:
+                stack.enter_context(connection.execute_wrapper(refuse_commits))
         yield
+
+
+def _beginning(sql: Any) -> str:
+    return _BEFORE_ITS_VERB.sub("", str(sql), count=1).upper()

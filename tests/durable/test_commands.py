@@ -203,5 +203,5 @@ def test_the_second_of_two_is_told_so(doubtful: Job) -> None:
 def test_a_job_that_somebody_failed_says_that_it_asks_again_once_it_is_retried(doubtful: Job) -> None:
     gnlqueue("resolve", entry(doubtful).pk, "--fail", "--by", "ada", "--reason", "too old")
     assert f"it asks again once it is retried: manage.py gnlqueue retry {doubtful.pk}" in gnlqueue("blocked")
-    with pytest.raises(CommandError, match="by ada .* Retry the job"):
+    with pytest.raises(CommandError, match=r"by ada .* Retry the job"):
         gnlqueue("resolve", entry(doubtful).pk, "--happened", "1", "--by", "bob", "--reason", "sure")
