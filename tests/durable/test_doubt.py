@@ -129,7 +129,6 @@ def raises(*args: Any) -> Any:
     raise OSError("the API is down")
 
 
-@on_sqlite
 @pytest.mark.parametrize("recover", [lambda *args: Unknown(), raises, lambda *args: "maybe", None])
 def test_whatever_else_recover_does_leaves_the_doubt(play: Play, ledger: Ledger, recover: Any) -> None:
     job = play(None)
@@ -139,7 +138,6 @@ def test_whatever_else_recover_does_leaves_the_doubt(play: Play, ledger: Ledger,
     assert len(ledger) == 0
 
 
-@on_sqlite
 def test_a_result_of_recover_that_cannot_be_stored_leaves_the_doubt_and_is_kept(play: Play, ledger: Ledger) -> None:
     job = play(None)
     leave_started(job, "charge", [["paid"], {}])
@@ -148,7 +146,6 @@ def test_a_result_of_recover_that_cannot_be_stored_leaves_the_doubt_and_is_kept(
     assert note.value == "{1, 2}"
 
 
-@on_sqlite
 def test_on_doubt_rerun_runs_it_again_at_ones_own_risk(play: Play, ledger: Ledger) -> None:
     job = play(one_step(ledger, on_doubt="rerun"))
     assert attempt(job).status == JobStatus.SCHEDULED
@@ -172,7 +169,6 @@ def test_on_doubt_fail_fails_the_job_at_once_and_keeps_the_doubt(play: Play, led
     assert len(ledger) == 1
 
 
-@on_sqlite
 @pytest.mark.parametrize("kind", ["step", "idempotent_step", "atomic_step"])
 def test_a_step_that_failed_safely_is_tried_again_within_the_attempt(play: Play, ledger: Ledger, kind: str) -> None:
     def refused() -> str:
@@ -189,14 +185,12 @@ def test_a_step_that_failed_safely_is_tried_again_within_the_attempt(play: Play,
     assert (done.status, done.result, done.attempts, len(ledger)) == (JobStatus.DONE, "paid", 1, 3)
 
 
-@on_sqlite
 def test_not_happened_is_tried_again_within_the_attempt(play: Play, ledger: Ledger) -> None:
     options = {"recover": NotHappened, "max_attempts": 2, "backoff": tasks.AT_ONCE}
     done = attempt(play(one_step(ledger, **options)))
     assert (done.status, len(ledger)) == (JobStatus.DONE, 2)
 
 
-@on_sqlite
 def test_a_time_out_in_the_middle_of_a_step_leaves_it_in_doubt(play: Play, ledger: Ledger) -> None:
     def slow() -> None:
         ledger.add()

@@ -84,7 +84,6 @@ def test_a_failure_that_ended_the_attempt_is_not_sealed(play: Play, ledger: Ledg
     assert attempt(job).result == "visa"
 
 
-@on_sqlite
 def test_a_sleep_seals_too(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> None:
         try:
@@ -112,7 +111,6 @@ def test_a_sealed_failure_that_is_raised_again_still_counts_as_one_that_may_be_r
     assert attempt(job).status == JobStatus.DEAD
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("options", "status"),
     [
@@ -161,7 +159,6 @@ def test_a_result_that_cannot_be_stored_ends_the_job_at_once(play: Play, ledger:
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_a_failed_step_is_in_the_journal_as_known_not_done(play: Play) -> None:
     job = play(lambda context: context.using(safe_errors=OSError).step("charge", lambda: fails(OSError("no route"))))
     attempt(job)

@@ -122,7 +122,6 @@ def test_no_step_of_a_sibling_begins_after_an_interrupt_in_another_branch(
     assert [each.key for each in entries(job)] == ["charge[EU]"]
 
 
-@on_sqlite
 @pytest.mark.parametrize("by", INTERRUPTS)
 @pytest.mark.parametrize("swallowed", [False, True])
 def test_no_step_of_another_thread_begins_after_an_interrupt_in_one(
@@ -163,7 +162,6 @@ def test_no_step_of_another_thread_begins_after_an_interrupt_in_one(
     assert [each.key for each in entries(job)] == ["charge[EU]"]
 
 
-@on_sqlite
 def test_an_interrupt_in_one_thread_stops_the_run(play: Play, ledger: Ledger) -> None:
     def no_answer() -> None:
         raise TimeoutError("no answer")

@@ -9,7 +9,7 @@ from gnlqueue.models import EntryStatus, JobStatus
 from tests.app.models import Note
 from tests.durable import tasks
 from tests.durable.conftest import KINDS, Ledger, Mortals, attempt, entries
-from tests.durable.faults import POINTS
+from tests.durable.faults import POINTS, WAYS
 
 
 class Attempts(NamedTuple):
@@ -30,14 +30,10 @@ ATTEMPTS = {
 CAUGHT = {"after started commits", "during the effect", "after the effect", "before done commits"}
 
 
-#: The kernel ends a process in the same way, whichever database it talks to: one is enough for the other way to die.
-DEATHS = [("sqlite", "SIGKILL"), ("postgresql", "SIGKILL"), ("mysql", "SIGKILL"), ("sqlite", "os._exit")]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("attempts", ATTEMPTS.values(), ids=ATTEMPTS.keys())
-@pytest.mark.parametrize(("alias", "way"), DEATHS, indirect=["alias"])
+@pytest.mark.parametrize("way", WAYS)
 def test_no_effect_is_lost_or_repeated(
     attempts: Attempts, point: str, kind: str, alias: str, way: str, ledger: Ledger, mortals: Mortals
 ) -> None:

@@ -98,7 +98,8 @@ def test_it_nests_and_is_free_afterwards(alias: str) -> None:
     assert rows().get().owner is None
 
 
-def test_it_is_renewed_while_it_is_held(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lock", [run_lock, durable_run])
+def test_it_is_renewed_while_it_is_held(alias: str, lock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     renewed = threading.Event()
     hold = LockFence.hold
     held: list[bool] = []
@@ -110,9 +111,18 @@ def test_it_is_renewed_while_it_is_held(alias: str, monkeypatch: pytest.MonkeyPa
         return held[-1]
 
     monkeypatch.setattr(LockFence, "hold", hold_and_tell)
-    with run_lock("import", ttl=0.3):
+    with lock("import", ttl=0.3):
+        first = rows().get().expires_at
         assert renewed.wait(30)
+        assert rows().get().expires_at > first
     assert held[:3] == [True] * 3
+
+
+def test_it_nests_in_a_run_outside_a_job_too(alias: str, ledger: Ledger) -> None:
+    with durable_run("import 7") as run, run_lock(run.run_id), run_lock("import 7"):
+        run.step("charge", ledger.add)
+        assert rows().get().owner is not None
+    assert (rows().get().owner, rows().get().lease_token, len(ledger)) == (None, 1, 1)
 
 
 def test_a_lock_whose_time_is_up_is_taken_over(alias: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +134,6 @@ def test_a_lock_whose_time_is_up_is_taken_over(alias: str, caplog: pytest.LogCap
     assert "was lost while it was held" in caplog.text
 
 
-@on_sqlite
 @pytest.mark.parametrize("lock", [run_lock, durable_run])
 def test_it_is_refused_inside_atomic(alias: str, lock: Any) -> None:
     with pytest.raises(RuntimeError, match="inside atomic"), transaction.atomic(alias), lock("import"):
@@ -147,7 +156,6 @@ def test_run_ids_compare_byte_for_byte(alias: str) -> None:
 # --- in a job --------------------------------------------------------------------------------------------------------
 
 
-@on_sqlite
 def test_a_handler_may_lock_its_own_run_id(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> str:
         with run_lock(context.run_id), durable_run(context.run_id) as run:
@@ -169,7 +177,6 @@ def test_prune_takes_the_lock_with_the_job(play: Play) -> None:
     assert [each.run_id for each in rows()] == ["something else"]
 
 
-@on_sqlite
 def test_the_run_of_a_job_belongs_to_it_alone(play: Play) -> None:
     job = play(lambda context: None)
     with pytest.raises(ValueError, match="belongs to it alone"), durable_run(job.run_id):
@@ -203,7 +210,6 @@ def test_the_same_id_goes_on_with_the_same_journal(alias: str, ledger: Ledger) -
     assert len(ledger) == 3
 
 
-@on_sqlite
 def test_a_run_that_somebody_has_open_is_locked(alias: str) -> None:
     with durable_run("import 7"):
         locks._held.set(frozenset())
@@ -211,7 +217,6 @@ def test_a_run_that_somebody_has_open_is_locked(alias: str) -> None:
             pass
 
 
-@on_sqlite
 @pytest.mark.parametrize("clause", [ZeroDivisionError, Exception])
 def test_a_doubt_blocks_the_run_however_it_is_caught(alias: str, ledger: Ledger, clause: type[Exception]) -> None:
     def charge() -> str:
@@ -236,7 +241,6 @@ def test_a_doubt_blocks_the_run_however_it_is_caught(alias: str, ledger: Ledger,
     assert entries().get().status == EntryStatus.DONE
 
 
-@on_sqlite
 def test_happened_is_an_answer_for_a_run_outside_a_job_too(alias: str) -> None:
     def charge() -> None:
         raise TimeoutError
@@ -248,7 +252,6 @@ def test_happened_is_an_answer_for_a_run_outside_a_job_too(alias: str) -> None:
         assert run.step("charge", charge) == "paid"
 
 
-@on_sqlite
 def test_on_doubt_fail_is_no_lost_lease(alias: str) -> None:
     def charge() -> None:
         raise TimeoutError
@@ -257,7 +260,6 @@ def test_on_doubt_fail_is_no_lost_lease(alias: str) -> None:
         run.using(on_doubt="fail").step("charge", charge)
 
 
-@on_sqlite
 def test_code_that_does_not_fit_is_a_mismatch(alias: str) -> None:
     with durable_run("import 7") as run:
         run.step("charge", lambda: None)
@@ -274,7 +276,6 @@ def test_a_failure_surfaces_as_such(alias: str) -> None:
         run.idempotent_step("charge", charge)
 
 
-@on_sqlite
 def test_there_is_no_sleep(alias: str) -> None:
     with pytest.raises(RuntimeError, match="Only a job's run can sleep"), durable_run("import 7") as run:
         run.sleep("cool down", 1)

@@ -54,7 +54,6 @@ def test_the_new_worker_finds_the_step_in_doubt_at_once_and_does_not_run_it(
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_what_a_late_worker_s_step_raised_is_kept_too(play: Play) -> None:
     job = play(lambda context: context.step("charge", lambda: lose(job, OSError("no answer"))))
     claimed_by_another(job)
@@ -176,7 +175,6 @@ def test_a_step_that_is_open_when_somebody_asks_to_cancel_records_its_outcome(
     assert (entry(job).key, entry(job).status, len(ledger)) == ("charge", EntryStatus.DONE, 1)
 
 
-@on_sqlite
 def test_a_handler_that_finishes_first_is_done(play: Play) -> None:
     def handler(context: JobContext) -> str:
         context.step("charge", lambda: None)

@@ -14,7 +14,7 @@ from gnlqueue.durable.entries import Journal
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from gnlqueue.worker.loop import Worker
 from tests.app.models import Note
-from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry, jobs, on_sqlite
+from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry, jobs
 
 Play = Callable[..., Job]
 
@@ -169,7 +169,6 @@ def test_a_server_that_finishes_a_commit_after_we_have_looked_is_not_taken_for_s
     assert (done.status, done.result, len(ledger), len(looks)) == (JobStatus.DONE, "paid", 1, 2)
 
 
-@on_sqlite
 @pytest.mark.parametrize("clause", [ZeroDivisionError, Exception, BaseException])
 def test_an_outcome_that_cannot_be_stored_for_a_whole_lease_stops_the_run(
     alias: str, play: Play, ledger: Ledger, clause: type[BaseException], monkeypatch: pytest.MonkeyPatch

@@ -62,7 +62,6 @@ def test_a_step_that_the_journal_does_not_have_there_blocks_the_job(play: Play, 
     assert list(entries(job).values()) == before
 
 
-@on_sqlite
 @pytest.mark.parametrize("changed", CHANGED)
 def test_go_on_lets_the_code_that_was_put_right_run(play: Play, changed: str) -> None:
     job = play(crashing(recorded))
@@ -86,7 +85,6 @@ def test_use_recorded_lets_the_code_have_what_was_recorded(play: Play, changed: 
     assert attempt(job).result == ["charged 100", "shipped"]
 
 
-@on_sqlite
 def test_use_recorded_does_not_give_a_step_a_key_that_another_has(play: Play) -> None:
     job = play(crashing(recorded))
     attempt(job)
@@ -97,7 +95,6 @@ def test_use_recorded_does_not_give_a_step_a_key_that_another_has(play: Play) ->
     assert queue.get(job).status == JobStatus.BLOCKED
 
 
-@on_sqlite
 def test_use_recorded_needs_a_result(play: Play) -> None:
     job = play(recorded)
     leave_started(job, "charge")  # with other arguments: none
@@ -124,7 +121,6 @@ def test_fail_job_ends_a_mismatch_and_no_question_is_left_open(play: Play) -> No
     assert (queue.get(job).status, entry(job).status) == (JobStatus.DEAD, EntryStatus.IN_DOUBT)
 
 
-@on_sqlite
 def test_arguments_are_not_compared_where_the_step_says_so(play: Play) -> None:
     arguments = iter([1, 2])
 
@@ -137,7 +133,6 @@ def test_arguments_are_not_compared_where_the_step_says_so(play: Play) -> None:
     assert attempt(job).result == 1
 
 
-@on_sqlite
 def test_the_order_of_keyword_arguments_makes_no_difference(play: Play) -> None:
     def one(context: JobContext) -> Any:
         return context.step("charge", dict, a=1, b={"c": 2, "d": 3})

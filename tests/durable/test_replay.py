@@ -68,13 +68,11 @@ def test_results_come_back_as_the_first_run_saw_them(play: Play, kind: str) -> N
     assert [repr(value) for value in seen[1]] == [repr(value) for value in RESULTS]
 
 
-@on_sqlite
 def test_the_first_run_sees_what_json_makes_of_a_result_too(play: Play) -> None:
     job = play(lambda context: isinstance(context.step("give", lambda: (1, 2)), list))
     assert attempt(job).result is True
 
 
-@on_sqlite
 @pytest.mark.parametrize("result", [{1, 2}, float("nan"), "\0", "\ud800", b"x"], ids=lambda value: ascii(value)[:9])
 def test_a_result_that_cannot_be_stored_is_in_doubt_with_evidence(play: Play, result: Any) -> None:
     job = play(lambda context: context.step("give", lambda: result))
@@ -126,7 +124,6 @@ def test_a_result_that_cannot_even_be_shown_is_in_doubt(play: Play) -> None:
 # --- keys, times, arguments ------------------------------------------------------------------------------------------
 
 
-@on_sqlite
 def test_repeated_names_are_numbered(play: Play) -> None:
     def handler(context: JobContext) -> list[Any]:
         steps = context.using(key="EU")
@@ -155,7 +152,6 @@ def test_a_name_that_would_be_ambiguous_is_refused(play: Play, name: Any) -> Non
     assert not entries(job).exists()
 
 
-@on_sqlite
 def test_arguments_that_cannot_be_compared_are_refused_or_closed_over(play: Play) -> None:
     def handler(context: JobContext) -> Any:
         with pytest.raises(Exception, match="Or close over the value"):

@@ -109,7 +109,6 @@ def test_a_dead_job_whose_doubt_is_settled_stays_dead(blocked: Job) -> None:
     assert attempt(queue.retry(blocked)).result == ["paid", "shipped"]
 
 
-@on_sqlite
 def test_who_when_and_why_are_kept(blocked: Job) -> None:
     before = queue.get(blocked)
     resolved = resolve(entry(blocked), Happened({"id": 7}), **BY)
@@ -246,7 +245,6 @@ def test_a_late_worker_does_not_undo_a_decision(
     assert len(ledger) == 1
 
 
-@on_sqlite
 @pytest.mark.parametrize("answer", [GoOn(), UseRecorded()])
 def test_an_answer_about_a_mismatch_is_no_answer_about_a_doubt(blocked: Job, answer: Any) -> None:
     with pytest.raises(AlreadyResolved, match="waits for no decision"):
