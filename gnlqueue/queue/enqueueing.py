@@ -160,18 +160,17 @@ def _insert_one(new: NewJob, alias: str, now: datetime | None) -> Job:
     _warn_outside_transaction(alias)
     job = retried(alias, lambda: _insert(new, alias, now))
     if job.created:
-        wakeups.announce(alias, [new])
         signals.send(signals.job_enqueued, job=job)
     return job
 
 
 def _insert(new: NewJob, alias: str, now: datetime | None) -> Job:
-    if new.key_hash is None:
-        return _job(new, alias, _execute_insert([new], alias, now)[0])
-    rows = _insert_unless_taken(new, alias, now)
-    if rows:
-        return _job(new, alias, rows[0])
-    return _of_same_key(new, alias, now)
+    insert = _execute_insert if new.key_hash is None else _insert_unless_taken
+    rows = insert([new], alias, now)
+    if not rows:
+        return _of_same_key(new, alias, now)
+    wakeups.announce(alias, [new])  # before all else here: idle workers wait for it
+    return _job(new, alias, rows[0])
 
 
 def _insert_many(new: list[NewJob], alias: str) -> list[int]:
@@ -197,13 +196,13 @@ def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
             rows = _execute_insert([new[place] for place in places], alias, None, returned=("id",))
             for place, id in zip(places, sorted(row[0] for row in rows), strict=True):  # RETURNING has no order
                 ids[place] = id
+        wakeups.announce(alias, [new[place] for place in plain])
         for place, each in enumerate(new) if len(plain) < len(new) else ():
             if place not in made:
                 job = _insert(each, alias, None)
                 ids[place] = job.pk
                 if job.created:
                     made.add(place)
-        wakeups.announce(alias, [new[place] for place in made])
     return ids, sorted(made)
 
 
@@ -226,13 +225,13 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _insert_unless_taken(new: NewJob, alias: str, now: datetime | None) -> list[tuple[Any, ...]]:
+def _insert_unless_taken(new: Sequence[NewJob], alias: str, now: datetime | None) -> list[tuple[Any, ...]]:
     """Insert a job with a key; no row where the key is taken. The caller's transaction stays usable."""
     if connections[alias].vendor != "mysql":
-        return _execute_insert([new], alias, now, unless_taken=True)
+        return _execute_insert(new, alias, now, unless_taken=True)
     try:
         with transaction.atomic(using=alias):  # not INSERT IGNORE, which also ignores what it had to cut
-            return _execute_insert([new], alias, now)
+            return _execute_insert(new, alias, now)
     except IntegrityError as error:
         if error.args[0] != _DUPLICATE_KEY:
             raise
