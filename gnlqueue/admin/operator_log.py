@@ -146,7 +146,9 @@ class OperatorLog(QueuePage[OperatorAction]):
         words = getattr(action, "words", ())
         if not words:
             return reason or NOTHING
-        shown = format_html_join("", "<dt>{}</dt><dd>{}</dd>", ((name, cut(text, 120)) for name, text in words))
+        shown = format_html_join(
+            "", "<dt>{}</dt><dd><bdi>{}</bdi></dd>", ((cut(name, 100), cut(text, 120)) for name, text in words)
+        )
         return format_html('{}<dl class="gql-words">{}</dl>', reason, shown)
 
 
