@@ -106,9 +106,9 @@ def take() -> None:
 
     user = User.objects.create_superuser("ann")
     with browsers.chromium() as browser, browsers.server() as server:
+        window = browsers.Window(browser, server)
         for scheme in ("light", "dark"):
-            window = {"width": WIDTH, "height": 900}
-            page = browsers.logged_in(browser, server, user, color_scheme=scheme, viewport=window).new_page()
+            page = window.take(user, scheme=scheme, size={"width": WIDTH, "height": 900})
             page.goto("/admin/gnlqueue/overview/")
             workers = page.get_by_role("heading", name="Workers", exact=True).bounding_box()
             assert workers is not None

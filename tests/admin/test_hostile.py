@@ -30,6 +30,7 @@ from tests.durable.conftest import on_sqlite
 
 SCRIPT = "<script>window.hacked=1</script>"
 TEXT = f"{SCRIPT}\"'><img src=x onerror=window.hacked=1>\u202e{{{{ 7|add:7 }}}}${{7}}"
+NAME = TEXT.replace('"', "")  # SQLite finds no key in JSON that has one
 LISTS = ("overview", "job", "deadjob", "stepindoubt", "queuestate", "workerprocess", "operatoraction")
 SEARCHES = (
     f"job/?q={quote(TEXT)}",
@@ -37,6 +38,16 @@ SEARCHES = (
     f"job/?queue_name={quote(SCRIPT)}",
     "deadjob/group/",
 )
+#: Filters for many jobs: one that finds some, one that asks for all there is, and one that nobody understands.
+FINDING: dict[str, Any] = {
+    "statuses": ["dead"],
+    "queue_name": TEXT[:64],
+    "task_contains": TEXT,
+    "worker_contains": TEXT,
+    "arguments": [[NAME, TEXT]],
+}
+ASKING = {"task_name": TEXT, "worker_id": TEXT, "errors": [TEXT, TEXT], "key": TEXT, "without_task": TEXT}
+FILTERS = ({**FINDING, **ASKING}, {TEXT: TEXT})
 
 
 @pytest.fixture
@@ -46,6 +57,7 @@ def urls(alias: str) -> list[str]:
     return [
         *(f"/admin/gnlqueue/{name}/" for name in LISTS),
         *(f"/admin/gnlqueue/{search}" for search in SEARCHES),
+        f"/admin/gnlqueue/job/bulk/?verb=retry&criteria={quote(json.dumps(FINDING))}",
         *_told(alias, TEXT + nul),
     ]
 
@@ -73,20 +85,23 @@ def _told(alias: str, text: str) -> list[str]:
         worker_id=text[:100], hostname=text, pid=1, queues=[text], concurrency=1, started_at=now, heartbeat_at=now
     )
     QueueState.objects.using(alias).create(queue_name=text[:64], paused_at=now)
-    OperatorAction.objects.using(alias).create(
-        at=now, by=text, verb=text[:40], target=text, job_id=jobs[0].pk, where={"search": text}, why=text
-    )
+    for kept in FILTERS:
+        OperatorAction.objects.using(alias).create(
+            at=now, by=text, verb=text[:40], target=text, where={"filter": kept}, why=text
+        )
     minute = now.replace(second=0, microsecond=0)
     TaskMinute.objects.using(alias).create(
         minute=minute, queue_name=text[:64], task_name=text, worker_id=text[:100], succeeded=1, failed=1
     )
     verbs = [f"/admin/gnlqueue/job/{jobs[-2].pk}/verb/{verb}/" for verb in ("retry", "cancel", "enqueue_again")]
-    return [*map(job_url, jobs), *map(decision_url, entries[-10:]), *verbs]
+    of_blocked = [entry for entry in entries if entry.run_id == jobs[3].run_id]
+    return [*map(job_url, jobs), *map(decision_url, of_blocked), *verbs]
 
 
 def _job(status: JobStatus, text: str, payload: Any, now: Any, alias: str) -> Job:
     return Job.objects.using(alias).create(
-        task_name=text[:200], queue_name=text[:64], args=[payload, text], kwargs={text: payload}, status=status,
+        task_name=text[:200], queue_name=text[:64], status=status, args=[payload, text],
+        kwargs={text: payload, NAME: TEXT},
         run_at=now + timedelta(hours=1), attempts=1, crashes=2, options=payload, idempotency_key=text[:200],
         key_hash=status.value, lease_token=1, worker_id=text[:100], enqueued_at=now, started_at=now,
         last_attempted_at=now, finished_at=now if status in {"done", "dead", "cancelled"} else None,
@@ -121,7 +136,7 @@ def test_it_is_shown_as_text(admin: Client, urls: list[str]) -> None:
 def test_no_browser_runs_it(open_page: Open, urls: list[str]) -> None:
     from tests.admin import browser as browsers
 
-    page = open_page("/admin/", viewport={"width": 375, "height": 700})
+    page = open_page(size=browsers.TELEPHONE)
     ran, too_wide = [], []
     for url in urls:
         browsers.go(page, url)

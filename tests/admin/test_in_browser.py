@@ -7,7 +7,7 @@ import pytest
 from gnlqueue import bulk, queue
 from gnlqueue.models import EntryStatus, JobStatus, QueueState
 from tests.admin.conftest import LogIn, Open
-from tests.admin.pages import IN_DOUBT, job_url
+from tests.admin.pages import IN_DOUBT, decision_url, job_url
 from tests.admin.stories import PAGES, Story, tell
 from tests.admin.test_bulk import BULK, ask, confirm, dead_ones
 from tests.durable.conftest import on_sqlite
@@ -20,8 +20,6 @@ from tests.admin import browser as browsers
 
 pytestmark = [on_sqlite, pytest.mark.usefixtures("strict_policy")]
 
-TELEPHONE: Any = {"width": 375, "height": 700}
-
 
 @pytest.fixture
 def story(alias: str) -> Story:
@@ -29,24 +27,19 @@ def story(alias: str) -> Story:
 
 
 def faults(page: Page) -> list[str]:
-    """What is wrong with a page: by the strict policy, by axe, and in width."""
+    """What is wrong with a page: by the policies, by axe, and in width."""
     found = [f"violates the policy: {each}" for each in browsers.violations(page)]
     found += [f"light: {each}" for each in browsers.complaints(page)]
-    browsers.darken(page)
-    found += [f"dark: {each}" for each in browsers.complaints(page, only_contrast=True)]  # all else is the same
-    page.emulate_media(color_scheme="light")
-    desktop = page.viewport_size
-    assert desktop is not None
-    page.set_viewport_size(TELEPHONE)
-    found += ["is wider than a telephone"] if browsers.is_too_wide(page) else []
-    page.set_viewport_size(desktop)
+    browsers.turn(page, "dark")
+    found += [f"dark: {each}" for each in browsers.complaints(page)]
+    browsers.turn(page, "light")
+    found += ["is wider than a telephone"] if browsers.is_too_wide_for_a_telephone(page) else []
     return found
 
 
-def test_every_page_is_accessible_keeps_the_strict_policy_and_fits_on_a_telephone(
-    open_page: Open, story: Story
-) -> None:
-    page = open_page("/admin/", color_scheme="light")
+@pytest.mark.usefixtures("both_policies")
+def test_every_page_is_accessible_keeps_the_policies_and_fits_on_a_telephone(open_page: Open, story: Story) -> None:
+    page = open_page()
     found = []
     for name, url in PAGES.items():
         browsers.go(page, url(story))
@@ -58,7 +51,7 @@ EMPTY = ("overview", "job", "job/?q=nothing", "deadjob", "stepindoubt", "queuest
 
 
 def test_pages_on_which_there_is_nothing_are_too(open_page: Open) -> None:
-    page = open_page("/admin/", color_scheme="light")
+    page = open_page()
     found = []
     for name in EMPTY:
         browsers.go(page, f"/admin/gnlqueue/{name}")
@@ -66,37 +59,37 @@ def test_pages_on_which_there_is_nothing_are_too(open_page: Open) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("paused", [False, True], ids=["no worker", "paused"])
 def test_pages_that_tell_of_a_standstill_are_too(
-    open_page: Open, alias: str, log_in: LogIn, monkeypatch: pytest.MonkeyPatch, paused: bool
+    open_page: Open, alias: str, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "AT_ONCE", 1)
     dead_ones(3)
     client = log_in("view_job", "retry_job")
     confirm(client, ask(client, statuses=["dead"]))
-    said = "No live worker serves the queue default"
-    if paused:
-        queue.pause("default")
-        said = "The queue default is paused"
+    page = open_page()
     found = []
-    page = open_page("/admin/", color_scheme="light")
-    for url in (f"{BULK}?verb=retry", "/admin/gnlqueue/operatoraction/"):
-        browsers.go(page, url)
-        expect(page.locator("#content-main, #changelist").first).to_contain_text(said)
-        found += [f"{url}: {each}" for each in faults(page)]
+    for said in ("No live worker serves the queue default", "The queue default is paused"):
+        for url in (f"{BULK}?verb=retry", "/admin/gnlqueue/operatoraction/"):
+            browsers.go(page, url)
+            expect(page.locator("#content-main, #changelist").first).to_contain_text(said)
+            found += [f"{url}: {each}" for each in faults(page)]
+        queue.pause("default")
     browsers.go(page, "/admin/gnlqueue/overview/")
     assert found + faults(page) == []
 
 
-def test_no_page_is_wider_than_a_telephone_from_right_to_left(open_page: Open, story: Story, settings: Any) -> None:
+def test_every_page_is_accessible_and_fits_on_a_telephone_from_right_to_left(
+    open_page: Open, story: Story, settings: Any
+) -> None:
     settings.LANGUAGE_CODE = "he"
-    page = open_page("/admin/", viewport=TELEPHONE)
+    page = open_page("/admin/", size=browsers.TELEPHONE)
     expect(page.locator("html")).to_have_attribute("dir", "rtl")
-    too_wide = []
+    found = []
     for name, url in PAGES.items():
         browsers.go(page, url(story))
-        too_wide += [name] if browsers.is_too_wide(page) else []
-    assert too_wide == []
+        found += [f"{name} is too wide"] if browsers.is_too_wide(page) else []
+        found += [f"{name}: {each}" for each in browsers.complaints(page, colors=False)]  # which have no direction
+    assert found == []
 
 
 #: For each box in which a wide table is scrolled: whether there is something to scroll, and how far its end fades out.
@@ -109,11 +102,11 @@ BOXES = """() => new Promise((tell) => requestAnimationFrame(() => requestAnimat
 
 
 def test_lists_fit_beside_the_sidebar_and_fade_out_where_they_do_not(open_page: Open, story: Story) -> None:
-    page = open_page("/admin/", viewport={"width": 1280, "height": 800})
+    page = open_page()
     for name in ("jobs", "dead letters", "operator log"):
         browsers.go(page, PAGES[name](story))
         assert {tuple(each) for each in page.evaluate(BOXES)} == {(False, "0px")}, name
-    page.set_viewport_size(TELEPHONE)
+    page.set_viewport_size(browsers.TELEPHONE)
     browsers.go(page, PAGES["jobs"](story))
     ((is_scrolled, fade),) = page.evaluate(BOXES)
     assert is_scrolled
@@ -129,7 +122,7 @@ scripted = pytest.mark.parametrize("script", [True, False], ids=["script", "no s
 
 @scripted
 def test_a_dead_job_is_retried_by_keyboard(open_page: Open, story: Story, script: bool) -> None:
-    page = open_page(job_url(story.dead), java_script_enabled=script)
+    page = open_page(job_url(story.dead), script=script)
     browsers.tab_to(page, "Retry")
     page.keyboard.press("Enter")
     expect(page.locator("body")).not_to_contain_text("It is dead")
@@ -138,7 +131,7 @@ def test_a_dead_job_is_retried_by_keyboard(open_page: Open, story: Story, script
 
 @scripted
 def test_a_step_is_decided_by_keyboard(open_page: Open, story: Story, script: bool) -> None:
-    page = open_page(IN_DOUBT, java_script_enabled=script)
+    page = open_page(IN_DOUBT, script=script)
     browsers.tab_to(page, "charge card")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Did “charge card” happen?")
@@ -156,8 +149,41 @@ def test_a_step_is_decided_by_keyboard(open_page: Open, story: Story, script: bo
 
 
 @scripted
+def test_a_mismatch_is_decided_by_keyboard(open_page: Open, story: Story, script: bool) -> None:
+    page = open_page(decision_url(story.misfit), script=script)
+    browsers.tab_to(page, "choice")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_label("Use the recorded result")).to_be_checked()
+    browsers.tab_to(page, "reason")
+    page.keyboard.type("renamed on Tuesday")
+    browsers.tab_to(page, "Decide")
+    page.keyboard.press("Enter")
+    expect(page.locator(".messagelist")).to_contain_text("Decided")
+    assert queue.get(story.misfit.job_id or 0).status == JobStatus.READY
+
+
+@scripted
+def test_ticked_jobs_are_retried_by_keyboard(open_page: Open, story: Story, script: bool) -> None:
+    page = open_page("/admin/gnlqueue/job/?status=dead", script=script)
+    browsers.tab_to(page, "_selected_action")
+    page.keyboard.press("Space")
+    browsers.tab_to(page, "action", backwards=True)
+    page.keyboard.type("Retry")
+    browsers.tab_to(page, "index")
+    page.keyboard.press("Enter")
+    expect(page.locator(".gql-how-many")).to_contain_text("1 job")
+    assert queue.get(story.dead).status == JobStatus.DEAD
+    browsers.tab_to(page, "why")
+    page.keyboard.type("the printer has paper again")
+    browsers.tab_to(page, "Retry")
+    page.keyboard.press("Enter")
+    expect(page.locator(".messagelist")).to_contain_text("1 job was changed")
+    assert queue.get(story.dead).status == JobStatus.READY
+
+
+@scripted
 def test_a_queue_is_paused_by_keyboard(open_page: Open, story: Story, script: bool) -> None:
-    page = open_page("/admin/gnlqueue/queuestate/", java_script_enabled=script)
+    page = open_page("/admin/gnlqueue/queuestate/", script=script)
     browsers.tab_to(page, "Pause default")
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Resume default")).to_be_visible()

@@ -128,19 +128,18 @@ def test_a_server_that_is_away_is_said_and_tried_again(often: Page) -> None:
 
 
 def test_charts_and_their_tables_are_accessible(figures: None, open_page: Open) -> None:
-    page = open_page(f"{OVERVIEW}?refresh=0&window=15m", color_scheme="light")
+    page = open_page(f"{OVERVIEW}?refresh=0&window=15m")
     for summary in page.locator(".gq-chart summary").all():
         summary.click()
     expect(page.locator("#gq-finished-table table")).to_be_visible()
     assert browsers.complaints(page) == []
-    browsers.darken(page)
+    browsers.turn(page, "dark")
     assert browsers.complaints(page) == []
-    page.set_viewport_size({"width": 375, "height": 800})
-    assert not browsers.is_too_wide(page)
+    assert not browsers.is_too_wide_for_a_telephone(page)
 
 
 def test_without_javascript_nothing_is_offered_that_does_not_work(open_page: Open) -> None:
-    page = open_page(OVERVIEW, java_script_enabled=False)
+    page = open_page(OVERVIEW, script=False)
     expect(page.locator("#gq-refresh")).to_be_hidden()
     page.get_by_role("link", name="24 h").click()
     expect(page.get_by_role("heading", name="Last 24 h")).to_be_visible()
