@@ -211,8 +211,9 @@ class RunJournalEntry(models.Model):
     lease_token = models.BigIntegerField(help_text="Token of the claim (or run lock) that wrote it.")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
-    # In the database too: a worker of the version before, in a rolling deploy, does not name the column.
-    decisions = models.PositiveIntegerField(
+    # In the database too: a worker of the version before, in a rolling deploy, does not name the column. Not a
+    # PositiveIntegerField: to check what is there already, the server would keep everybody out of the table.
+    decisions = models.IntegerField(
         default=0, db_default=0, help_text="How many there were; a new one that knows of fewer does not count."
     )
 

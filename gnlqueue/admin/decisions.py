@@ -79,14 +79,18 @@ class Case:
 
     @property
     def waits(self) -> bool:
-        """Whether a decision is wanted."""
+        """Whether a decision can be taken."""
         return self.entry.status == EntryStatus.IN_DOUBT or self.mismatch is not None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the job waits for a decision."""
+        return self.job is not None and self.job.status == JobStatus.BLOCKED
 
     @property
     def choices(self) -> list[str]:
         """Return the names of the choices that there are."""
-        may_fail = self.job is not None and self.job.status == JobStatus.BLOCKED
-        fail = ["fail_job"] if may_fail else []
+        fail = ["fail_job"] if self.is_blocked else []
         if self.mismatch is not None:
             recorded = self.entry.status in {EntryStatus.DONE, EntryStatus.FAILED}
             return ["go_on", *(["use_recorded"] if recorded and self.got else []), *fail]
@@ -101,12 +105,12 @@ class Case:
     def seen(self) -> str:
         """Return what changes when anything is new about the step, so that nobody decides on an old page."""
         latest = self.notes[-1].pk if self.notes else 0
-        blocked = self.job is not None and self.job.status == JobStatus.BLOCKED
-        return f"{self.entry.decisions}-{self.entry.status}-{self.entry.lease_token}-{latest}-{blocked:d}"
+        return f"{self.entry.decisions}-{self.entry.status}-{self.entry.lease_token}-{latest}-{self.is_blocked:d}"
 
     def was_decided_since(self, seen: str) -> bool:
         """Tell whether somebody has decided since the page was opened on which one has seen this."""
-        return seen.partition("-")[0] != str(self.entry.decisions)
+        decisions = seen.partition("-")[0]  # of another version's page something else: that says nothing
+        return decisions.isascii() and decisions.isdecimal() and decisions != str(self.entry.decisions)
 
     @property
     def evidence(self) -> list[StepNote]:

@@ -10,16 +10,18 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
+from django.utils.translation import override
 
 from gnlqueue.admin import waiting
 from gnlqueue.admin.base import QueuePage, may, may_open, page_context, person, record, require, url
 from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
-from gnlqueue.admin.errors import HIDDEN
+from gnlqueue.admin.errors import HIDDEN, why_of
 from gnlqueue.admin.job_page import MEDIA, arguments_of
 from gnlqueue.admin.timeline import said
 from gnlqueue.dialects import read_clock
+from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import resolve
-from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, PayloadError
+from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, PayloadError, WrongStatus
 from gnlqueue.models import RunJournalEntry, StepInDoubt, StepNote
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import masked, masked_text
@@ -89,7 +91,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         answer, reason = form.answer(), form.cleaned_data["reason"]
         try:
             resolve(case.entry, answer, by=person(request), reason=reason, using=alias)
-        except AlreadyResolved:  # whose own text quotes the other's result
+        except (AlreadyResolved, WrongStatus):  # the first one's own text quotes the other's result
             return self._overtaken(request, case_of(case.entry.pk, alias) or case)
         except PayloadError as error:
             form.add_error("result", str(error))
@@ -97,16 +99,13 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         except (GnlqueueError, ValueError) as error:
             form.add_error(None, str(error))
             return self._page(request, case, form, status=422)
-        chosen = CHOICES[form.cleaned_data["choice"]][0]
-        target = _("step %(step)s of %(run)s: %(answer)s") % {
-            "step": f"{case.entry.key:.100}",
-            "run": case.entry.run_id,
-            "answer": chosen,
-        }
+        choice = form.cleaned_data["choice"]
+        with override(None):  # in English, so that it is found in whatever language somebody looks for it
+            target = _in_words(case, choice)
         # Not in one transaction with `resolve`, which has to open the outermost one: it tries again after a deadlock,
         # and sends its signal once the answer is committed. Its own note, written with the answer, is what counts.
         record(request, "resolve", target, job_id=case.entry.job_id, why=reason)
-        messages.success(request, _("Decided: %(what)s.") % {"what": target})
+        messages.success(request, _("Decided: %(what)s.") % {"what": _in_words(case, choice)})
         return HttpResponseRedirect(url(request, "gnlqueue_stepindoubt_changelist"))
 
     def _overtaken(self, request: HttpRequest, case: Case) -> HttpResponse:
@@ -134,7 +133,10 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             may_run=may_run,
             whereabouts=whereabouts,
             shows_payload=shows_payload,
-            evidence=[(note, _brought(note) if shows_payload else "") for note in case.evidence],
+            evidence=[
+                (note, why_of(note, whole=shows_payload), _brought(note) if shows_payload else "")
+                for note in case.evidence
+            ],
             arguments=arguments_of(case.job) if case.job is not None and shows_payload else (),
             payload_url=url(request, "gnlqueue_job_payload", case.job.pk)
             if case.job is not None and shows_payload and may_open(request, "job_payload")
@@ -173,24 +175,50 @@ def _recorded(entry: RunJournalEntry) -> str:
     return masked_text(beginning, is_whole=size <= len(beginning))
 
 
+def _in_words(case: Case, choice: str) -> str:
+    """Return which step it is, and what was decided about it."""
+    return _("step %(step)s of %(run)s: %(answer)s") % {
+        "step": f"{case.entry.key:.100}",
+        "run": case.entry.run_id,
+        "answer": CHOICES[choice][0],
+    }
+
+
 def _brought(note: StepNote) -> str:
     """Return what a late worker brought back, masked."""
     if note.value is None:
         return ""
-    return masked_text(note.value, is_whole=True) or _("hidden by GNLQUEUE['REDACT']")
+    return masked_text(note.value, is_whole=is_whole(note)) or _("hidden by GNLQUEUE['REDACT']")
 
 
 def _news(case: Case, seen: str) -> str:
     """Say what has happened since the page was opened on which one has `seen` what it says."""
-    decision = case.resolutions[-1] if case.resolutions else None
-    if case.waits and (decision is None or not case.was_decided_since(seen)):
-        return _("Something has happened since you opened this page. Look at it again, then decide.")
-    if decision is None:
+    if case.resolutions and case.was_decided_since(seen):
+        told, left = _faster(case.resolutions[-1]), _what_is_left(case)
+        return f"{told.rstrip('. ')}. {left}" if left else told
+    if not case.waits:
         return _("It does not wait for a decision any more.")
-    told = _("%(by)s was faster, and decided: %(answer)s. %(why)s") % {
+    if case.job is None or case.is_blocked:
+        return _("Something has happened since you opened this page. Look at it again, then decide.")
+    return _(
+        "Something has happened since you opened this page. The job does not wait for a decision now, but you may "
+        "still say what became of the step."
+    )
+
+
+def _faster(decision: StepNote) -> str:
+    """Say who has decided what, and why."""
+    return _("%(by)s was faster, and decided: %(answer)s. %(why)s") % {
         "by": decision.by,
         "answer": said(decision.value or ""),
         "why": decision.why,
     }
-    again = _("That leaves the question open: look at it again, then decide.")
-    return f"{told.rstrip('. ')}. {again}" if case.waits else told
+
+
+def _what_is_left(case: Case) -> str:
+    """Say what there is to decide after somebody else's decision, if there is anything."""
+    if not case.waits:
+        return ""
+    if case.job is None or case.is_blocked:
+        return _("That leaves the question open: look at it again, then decide.")
+    return _("That leaves the question open. The job does not wait for the answer now; when it runs again, it asks.")

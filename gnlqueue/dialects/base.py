@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, DataError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models import QuerySet
 
 from gnlqueue.models import Job
 
@@ -98,6 +97,10 @@ class Dialect(ABC):
     @abstractmethod
     def is_transient(self, error: DatabaseError) -> bool:
         """Tell whether the same transaction may well succeed when it is run again (deadlock, lock wait)."""
+
+    def refuses_value(self, error: Exception) -> bool:
+        """Tell whether a value cannot be stored (too large, a character set that cannot carry it), now or later."""
+        return isinstance(error, DataError)
 
     def is_hopeless(self, error: Exception) -> bool:
         """Tell whether the database will not come back by itself, however long one waits."""
@@ -236,8 +239,8 @@ class Dialect(ABC):
         adapt = connection.ops.adapt_datetimefield_value
         return "%s", "%s", [adapt(now + lease), adapt(now), adapt(now)]
 
-    def estimate(self, rows: QuerySet[Any]) -> int | None:
-        """Return about how many rows a queryset on one table has, reading none of them; `None` where nothing tells."""
+    def estimate(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> int | None:
+        """Return about how many rows a SELECT from one table gives, reading none; `None` where nothing tells."""
         return None
 
     def row(self, values: Sequence[Any]) -> ClaimedRow:

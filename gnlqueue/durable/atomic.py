@@ -9,30 +9,18 @@ COMMITTED its row is locked first as well, because a heartbeat in between would 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from django.db import DataError, connections, transaction
+from django.db import DatabaseError, connections, transaction
 
 from gnlqueue import dialects, payloads
 from gnlqueue.durable.entries import ATOMIC, Entry, FenceLost, Journal, ResultNotStored, encode_result
+from gnlqueue.durable.statements import only_what_rolls_back
 from gnlqueue.exceptions import GnlqueueError, JobInterrupt
 from gnlqueue.models import EntryStatus
 
 logger = logging.getLogger("gnlqueue")
-
-_BEFORE_ITS_VERB = re.compile(r"(?:[\s(]|/[*].*?[*]/|--.*?\n)*", re.DOTALL)
-
-#: How statements begin that store nothing by themselves.
-_HARMLESS = ("SELECT", "SHOW", "EXPLAIN", "PRAGMA", "SET", "BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK")
-
-#: How statements begin with which MySQL commits what came before them.
-_COMMITTING = (
-    "ALTER", "CREATE", "DROP", "RENAME", "TRUNCATE", "ANALYZE TABLE", "CHECK TABLE", "OPTIMIZE", "REPAIR", "FLUSH",
-    "LOCK", "UNLOCK", "GRANT", "REVOKE", "BEGIN", "START", "COMMIT", "SET AUTOCOMMIT",
-)  # fmt: skip
 
 
 class RolledBack(GnlqueueError):
@@ -57,7 +45,7 @@ def run(
             if not dialect.is_read_committed(connection) and not journal.fence.lock():
                 raise FenceLost
             entry = journal.insert_here(key, ATOMIC, args_hash) if known is None else journal.restart_here(known)
-            with _only_what_rolls_back(using):
+            with only_what_rolls_back(using):
                 value = function()
             text = encode_result(value)
             _store_result(journal, entry, text)
@@ -78,54 +66,13 @@ def run(
 def _store_result(journal: Journal, entry: Entry, text: str) -> None:
     try:
         journal.change_here(entry, EntryStatus.DONE, result=text, error=None)
-    except DataError as error:  # a character set that cannot carry it
+    except DatabaseError as error:
+        # Any other one is about the transaction: lost, rolled back, or made unusable by what the function swallowed.
+        if not dialects.of(journal.fence.database).refuses_value(error):
+            raise
         raise ResultNotStored(f"The database refused the step's result: {error}") from error
 
 
 def _hold(journal: Journal) -> None:
     if not journal.fence.hold(starting=False):
         raise FenceLost
-
-
-def _is_harmless(statement: str) -> bool:
-    if statement.startswith("WITH"):
-        return not any(f" {word} " in f" {statement} " for word in ("INSERT", "UPDATE", "DELETE", "MERGE"))
-    return statement.startswith(_HARMLESS)
-
-
-def _commits(statement: str) -> bool:
-    return statement.startswith(_COMMITTING) and "TEMPORARY" not in statement.split()[:4]
-
-
-@contextmanager
-def _only_what_rolls_back(using: str) -> Iterator[None]:
-    """Refuse what would survive a rollback here: writes on other aliases, and DDL where it commits."""
-
-    def refuse_writes(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        alias = context["connection"].alias
-        if not _is_harmless(_beginning(sql)):
-            raise RuntimeError(
-                f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
-                "step or an idempotent_step for that."
-            )
-        return execute(sql, params, many, context)
-
-    def refuse_commits(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if _commits(_beginning(sql)):
-            raise RuntimeError(
-                f"An atomic_step on {using!r} asks for {str(sql).strip():.60}, with which this database commits all "
-                "that came before. Use an idempotent_step for that."
-            )
-        return execute(sql, params, many, context)
-
-    with ExitStack() as stack:
-        for connection in connections.all():
-            if connection.alias != using:
-                stack.enter_context(connection.execute_wrapper(refuse_writes))
-            elif not connection.features.can_rollback_ddl:
-                stack.enter_context(connection.execute_wrapper(refuse_commits))
-        yield
-
-
-def _beginning(sql: Any) -> str:
-    return _BEFORE_ITS_VERB.sub("", str(sql), count=1).upper()

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
-from gnlqueue import payloads
+from gnlqueue import dialects, payloads
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
@@ -170,6 +170,7 @@ class Journal:
 
         Raises the interrupt that stops the run where the fence does not hold, or where nobody answers for a lease.
         """
+        database = self.fence.database
         give_up_at = time.monotonic() + self.fence.lease.total_seconds()
         pause = 0.02
         unheard = False  # whether an earlier try may have been committed without our hearing of it
@@ -177,14 +178,14 @@ class Journal:
             try:
                 return self._try_once(write, key, status, starting=starting, unheard=unheard)
             except ConnectionProblem as error:
-                if connections[self.fence.database].in_atomic_block:
+                if connections[database].in_atomic_block or dialects.of(database).refuses_value(error):
                     raise
                 if time.monotonic() > give_up_at:
                     # An interrupt: a handler that caught an ordinary error here would go on after an unknown outcome.
                     raise JobPreempted(
                         f"The step {key!r} could not be recorded as {status} for a whole lease: {error}"
                     ) from error
-                connections[self.fence.database].close()
+                connections[database].close()
                 unheard = True
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, 1.0)
@@ -265,3 +266,8 @@ def encode_result(value: Any) -> str:
         return payloads.encode(value, "the step's result", limit=settings().MAX_PAYLOAD_BYTES)
     except Exception as error:  # a PayloadError, or what an object of the function's own raised
         raise ResultNotStored(str(error)) from None
+
+
+def is_whole(note: StepNote) -> bool:
+    """Tell whether a note has all of its value, and not what a cut has left of it."""
+    return len(note.value or "") < LONGEST_NOTE

@@ -17,10 +17,11 @@ from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.entries import LONGEST_NOTE, encode_result, key_hash
-from gnlqueue.exceptions import AlreadyResolved, JobNotFound
+from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
 from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.redaction import MASK, hides_something
 
 
 def resolve(
@@ -34,10 +35,11 @@ def resolve(
 
     An `entry` that was read says what was seen: after any decision that was taken since, this one does not count. An id
     says nothing of that, and is about the step as it is; where somebody has failed the job, it counts once that is
-    retried and blocked again.
+    retried and blocked again, or cancelled.
 
-    Raises `AlreadyResolved` when somebody else was first, `ValueError` for an answer that does not apply,
-    `PayloadError` for a result that JSON cannot carry, `JobNotFound` where there is no such entry.
+    Raises `AlreadyResolved` when somebody else was first, `WrongStatus` for a job that is to be failed and is not
+    blocked, `ValueError` for an answer that does not apply, `PayloadError` for a result that JSON cannot carry,
+    `JobNotFound` where there is no such entry.
     """
     if not by or not reason:
         raise ValueError("Say who decides (by) and why (reason): whoever reads this later will want to know.")
@@ -64,6 +66,22 @@ def mismatched_entry(job: Job) -> RunJournalEntry | None:
     return note.entry if note is not None else None
 
 
+def was_failed(entry: RunJournalEntry, job: Job | None) -> bool:
+    """Tell whether the last decision was to fail the job, which asks again once it is retried, and has not yet."""
+    # Who cancelled it after that has put an end to it: it will not ask.
+    if job is None or job.status in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
+        return False
+    note = _decisions(entry).first()
+    return note is not None and note.value == repr(FailJob())
+
+
+def said(note: StepNote) -> str:
+    """Return the answer that a note of a decision keeps, without a result in which something may have to be hidden."""
+    answer = note.value or ""
+    # A repr is no JSON, so nobody knows what in it belongs to a name.
+    return f"Happened({MASK})" if answer.startswith("Happened(") and hides_something() else answer
+
+
 def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reason: str, alias: str) -> RunJournalEntry:
     # On SQLite a transaction that reads and then writes must take its right to write at once.
     with dialects.of(alias).write_transaction(connections[alias]), transaction.atomic(using=alias):
@@ -75,7 +93,7 @@ def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reaso
         job = Job.objects.using(alias).select_for_update().filter(pk=job_id).first() if job_id else None
         if seen is not None:
             row.decisions = seen
-        elif _was_failed(row, job):
+        elif was_failed(row, job):
             raise _already_resolved(row, "Retry the job: it asks again, and then it can be decided anew.")
         _apply(row, job, answer, reason, alias)
         _note(row, answer, by, reason, alias)
@@ -99,14 +117,6 @@ def _apply(row: RunJournalEntry, job: Job | None, answer: Resolution, reason: st
         raise ValueError(f"{answer!r} is no answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
 
 
-def _was_failed(row: RunJournalEntry, job: Job | None) -> bool:
-    """Tell whether the last decision was to fail the job, and it has not come to ask again."""
-    if job is None or job.status == JobStatus.BLOCKED:
-        return False
-    note = _decisions(row).first()
-    return note is not None and note.value == repr(FailJob())
-
-
 def _change(row: RunJournalEntry, *known: EntryStatus, **values: Any) -> None:
     """Write a decision, unless there was one that this one does not know of, or the status is not the known one."""
     guard = Q(pk=row.pk, decisions=row.decisions)
@@ -120,7 +130,7 @@ def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> Non
         raise ValueError("This run belongs to no job; answer Happened or NotHappened.")
     _change(row)
     if not operating.fail_blocked(job.pk, payloads.scrub(f"Given up by a human: {reason}", 2000), using=alias):
-        raise _already_resolved(row)
+        raise _nothing_to_fail(row, job)
 
 
 def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecorded, alias: str) -> None:
@@ -164,6 +174,13 @@ def _decisions(row: RunJournalEntry) -> QuerySet[StepNote]:
     return notes.order_by("-id")
 
 
+def _nothing_to_fail(row: RunJournalEntry, job: Job) -> GnlqueueError:
+    """Return what to raise for a job that is not blocked: because of what was decided, or for another reason."""
+    if row.status != EntryStatus.IN_DOUBT and _decisions(row).exists():
+        return _already_resolved(row)
+    return WrongStatus(f"Job {job.pk} is {job.status}, not blocked: there is nothing to fail.")
+
+
 def _already_resolved(
     row: RunJournalEntry, what_to_do: str = "It is in doubt all the same: look at it as it is now, and decide anew."
 ) -> AlreadyResolved:
@@ -175,6 +192,6 @@ def _already_resolved(
         return AlreadyResolved(f"The step {row.key!r} of {row.run_id!r} waits for no decision: it is {row.status}.")
     text = (
         f"The step {row.key!r} of {row.run_id!r} has been resolved by {note.by} at {note.at:%Y-%m-%d %H:%M:%S} UTC: "
-        f"{note.value}. {note.why}"
+        f"{said(note)}. {note.why}"
     )
     return AlreadyResolved(f"{text.rstrip('. ')}. {what_to_do}" if row.status == EntryStatus.IN_DOUBT else text)

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='runjournalentry',
             name='decisions',
-            field=models.PositiveIntegerField(db_default=0, default=0, help_text='How many there were; a new one that knows of fewer does not count.'),
+            field=models.IntegerField(db_default=0, default=0, help_text='How many there were; a new one that knows of fewer does not count.'),
         ),
     ]

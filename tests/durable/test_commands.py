@@ -205,3 +205,34 @@ def test_a_job_that_somebody_failed_says_that_it_asks_again_once_it_is_retried(d
     assert f"it asks again once it is retried: manage.py gnlqueue retry {doubtful.pk}" in gnlqueue("blocked")
     with pytest.raises(CommandError, match=r"by ada .* Retry the job"):
         gnlqueue("resolve", entry(doubtful).pk, "--happened", "1", "--by", "bob", "--reason", "sure")
+
+
+@on_sqlite
+def test_a_job_that_nobody_failed_does_not_say_that_it_asks_again(play: Play) -> None:
+    """Its step is never asked about: it fails its job."""
+
+    def charge() -> None:
+        raise TimeoutError("no answer")
+
+    job = attempt(play(lambda context: context.using(on_doubt="fail").step("charge", charge), max_attempts=1))
+    assert (job.status, entry(job).status) == (JobStatus.DEAD, EntryStatus.IN_DOUBT)
+    written = gnlqueue("blocked")
+    assert f"entry {entry(job).pk}  charge" in written
+    assert "asks again" not in written
+
+
+@on_sqlite
+@pytest.mark.parametrize("hidden", [["card"], lambda name: name == "card"], ids=["names", "function"])
+def test_the_second_of_two_does_not_read_what_is_to_be_hidden(doubtful: Job, settings: Any, hidden: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": hidden}
+    charge = entry(doubtful).pk
+    gnlqueue("resolve", charge, "--happened", '{"card": "4111"}', "--by", "ada", "--reason", "asked the bank")
+    with pytest.raises(CommandError, match=r"by ada at .* UTC: Happened\(\*\*\*\)\. asked the bank"):
+        gnlqueue("resolve", charge, "--not-happened", "--by", "bob", "--reason", "sure")
+
+
+@on_sqlite
+def test_what_was_decided_before_can_be_read(doubtful: Job, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": lambda name: True}
+    gnlqueue("resolve", entry(doubtful).pk, "--fail-job", "--by", "ada", "--reason", "too old")
+    assert "UTC, ada: too old [FailJob()]" in gnlqueue("blocked")

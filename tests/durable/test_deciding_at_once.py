@@ -226,8 +226,11 @@ def test_who_looked_at_an_earlier_doubt_is_told(doubtful: Job) -> None:
 
 
 @on_sqlite
-def test_a_decision_about_a_step_of_a_job_that_somebody_cancelled_counts(doubtful: Job) -> None:
-    """That is no decision about the step."""
+@pytest.mark.parametrize("failed", [False, True], ids=["", "failed before"])
+def test_a_decision_about_a_step_of_a_job_that_somebody_cancelled_counts(doubtful: Job, failed: bool) -> None:
+    """That is no decision about the step, and nobody will ask again: not even where somebody had failed it before."""
+    if failed:
+        resolve(entry(doubtful), FailJob(), **BY)
     queue.cancel(doubtful)
     resolve(entry(doubtful).pk, Happened("paid"), **BY)
     assert entry(doubtful).status == EntryStatus.DONE

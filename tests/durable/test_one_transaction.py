@@ -93,8 +93,7 @@ def test_what_the_server_rolls_back_beneath_the_function_is_not_recorded_as_done
     def reserve(context: JobContext) -> str:
         Note.objects.using(alias).create(text="reserved")
         if context.attempt == 1:
-            with connections[alias].cursor() as cursor:
-                cursor.execute("ROLLBACK")
+            connections[alias].connection.cursor().execute("ROLLBACK")  # the driver's own: Django's is refused
         return "reserved"
 
     job = play(lambda context: context.atomic_step("reserve", lambda: reserve(context)))
@@ -129,21 +128,19 @@ def test_hooks_of_on_commit_run_once_the_step_is_committed_and_never_again(alias
     assert stored == [[EntryStatus.DONE]]
 
 
-# --- DDL -------------------------------------------------------------------------------------------------------------
-
-#: What MySQL commits with: the function's writes until then, and the record that its step has begun.
-COMMITS = [
-    "CREATE TABLE made_by_a_step (id integer)",
-    "  alter table testapp_note add column made_by_a_step integer",
-    "TRUNCATE TABLE testapp_note",
-    "/* by a tool */ -- with notes\n COMMIT",
-]
+# --- what commits ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alias", ["mysql"], indirect=True)
-@pytest.mark.parametrize("swallowed", [False, True])
-@pytest.mark.parametrize("statement", COMMITS, ids=["CREATE", "ALTER", "TRUNCATE", "COMMIT"])
-def test_what_would_commit_half_of_it_is_refused(alias: str, play: Play, statement: str, swallowed: bool) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    ["COMMIT", "end", "Begin", "rollback", "/* by a */ /* tool */ -- with notes\n START  TRANSACTION"],
+    ids=repr,
+)
+def test_what_ends_the_transaction_is_refused(alias: str, play: Play, statement: str) -> None:
+    refuse(alias, play, statement)
+
+
+def refuse(alias: str, play: Play, statement: str, *, swallowed: bool = False) -> None:
     """After it a failure would roll back only the rest, so that the next attempt does the first half once more."""
 
     def reserve() -> None:
@@ -155,9 +152,36 @@ def test_what_would_commit_half_of_it_is_refused(alias: str, play: Play, stateme
     job = play(lambda context: context.atomic_step("reserve", reserve), max_attempts=1)
     dead = attempt(job)
     assert dead.status == JobStatus.DEAD
-    assert ("OSError: crash" if swallowed else "commits all that came before") in (dead.last_error or "")
+    assert ("OSError: crash" if swallowed else "begins or ends a transaction") in (dead.last_error or "")
     assert (Note.objects.using(alias).count(), entries(job).count()) == (0, 0)
     assert "made_by_a_step" not in connections[alias].introspection.table_names()
+
+
+#: What MySQL commits with: the function's writes until then, and the record that its step has begun.
+COMMITS = [
+    "CREATE TABLE made_by_a_step (id integer)",
+    "  alter table testapp_note add column made_by_a_step integer",
+    "TRUNCATE TABLE testapp_note",
+    "ANALYZE LOCAL TABLE testapp_note",
+    "/*!40000 CREATE TABLE made_by_a_step (id integer) */",
+    "/*M! CREATE TABLE made_by_a_step (id integer) */",
+    "# TEMPORARY\n/* TEMPORARY */ CREATE /* TEMPORARY */ TABLE made_by_a_step (id integer)",
+    "set  autocommit=1",
+    "SET SESSION autocommit = 1",
+    "SET @@autocommit = 1",
+    "SET NAMES utf8mb4, @@session.autocommit = 1",
+]
+
+
+@pytest.mark.parametrize("alias", ["mysql"], indirect=True)
+@pytest.mark.parametrize("statement", COMMITS, ids=repr)
+def test_what_would_commit_half_of_it_is_refused(alias: str, play: Play, statement: str) -> None:
+    refuse(alias, play, statement)
+
+
+@pytest.mark.parametrize("alias", ["mysql"], indirect=True)
+def test_a_function_that_swallows_the_refusal_has_committed_nothing(alias: str, play: Play) -> None:
+    refuse(alias, play, COMMITS[0], swallowed=True)
 
 
 @pytest.mark.parametrize("alias", ["mysql"], indirect=True)
@@ -166,6 +190,7 @@ def test_a_temporary_table_commits_nothing_and_is_not_refused(alias: str, play: 
         Note.objects.using(alias).create(text="reserved")
         with connections[alias].cursor() as cursor:
             cursor.execute("CREATE TEMPORARY TABLE made_by_a_step (id integer)")
+            cursor.execute("/*!40000 create or replace  temporary table made_by_a_step (id integer) */")
             cursor.execute("DROP TEMPORARY TABLE made_by_a_step")
         if Note.objects.using(alias).count() == 1:
             raise OSError("crash")

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from gnlqueue import (
     AlreadyResolved,
@@ -17,6 +18,7 @@ from gnlqueue import (
     NotHappened,
     PayloadError,
     UseRecorded,
+    WrongStatus,
     queue,
     resolve,
     signals,
@@ -250,6 +252,30 @@ def test_an_answer_about_a_mismatch_is_no_answer_about_a_doubt(blocked: Job, ans
     with pytest.raises(AlreadyResolved, match="waits for no decision"):
         resolve(entry(blocked), answer, **BY)
     assert queue.get(blocked).status == JobStatus.BLOCKED
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "dead"])
+def test_a_job_that_is_not_blocked_can_not_be_failed(blocked: Job, ended: str) -> None:
+    if ended == "dead":
+        resolve(entry(blocked), FailJob(), **BY)
+    else:
+        queue.cancel(blocked)
+    before = entry(blocked)
+    with pytest.raises(WrongStatus, match=rf"^Job {blocked.pk} is {ended}, not blocked: there is nothing to fail\.$"):
+        resolve(before, FailJob(), **BY)
+    assert entry(blocked).decisions == before.decisions == len(notes("resolution"))
+
+
+def test_a_row_that_a_worker_of_the_version_before_made_can_be_decided_about(alias: str, blocked: Job) -> None:
+    """In a rolling deploy: it does not name the column that counts the decisions."""
+    table = RunJournalEntry._meta.db_table
+    columns = {field.column for field in RunJournalEntry._meta.concrete_fields} - {"id", "key_hash", "decisions"}
+    known = ", ".join(map(connections[alias].ops.quote_name, columns))
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"INSERT INTO {table} ({known}, key_hash) SELECT {known}, 'another' FROM {table}")
+    made = entries().get(key_hash="another")
+    assert made.decisions == 0
+    assert resolve(made, Happened("paid"), **BY).decisions == 1
 
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(alias: str, blocked: Job) -> None:

@@ -14,7 +14,8 @@ from django.db import DatabaseError, connections
 
 from gnlqueue import queue
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
-from gnlqueue.durable.resolving import in_doubt, resolve
+from gnlqueue.durable.entries import is_whole
+from gnlqueue.durable.resolving import in_doubt, resolve, said, was_failed
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, JobAttempt, RunJournalEntry, StepNote
@@ -144,7 +145,7 @@ class Command(BaseCommand):
             job = jobs.get(entry.job_id)
             if job is not None:
                 self.stdout.write(f"    {job.task_name}({self._arguments(job)}), {job.get_status_display().lower()}")
-                if job.status == Job.Status.DEAD:  # somebody decided to fail it, which leaves the step in doubt
+                if job.status == Job.Status.DEAD and was_failed(entry, job):
                     self.stdout.write(f"    it asks again once it is retried: manage.py gnlqueue retry {job.pk}")
             self.stdout.write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
             self._explain(entry)
@@ -162,7 +163,7 @@ class Command(BaseCommand):
         if error.get("how_to_check"):
             self.stdout.write(f"    how to check: {error['how_to_check']}")
         for note in entry.notes.order_by("id"):
-            value = "" if note.value is None else f" [{_cut(masked_text(note.value, indent=None) or MASK)}]"
+            value = "" if note.value is None else f" [{_cut(_value_of(note))}]"
             self.stdout.write(
                 f"    {note.get_kind_display().lower()}, {note.at:%Y-%m-%d %H:%M:%S} UTC, {note.by}"
                 f"{_claim_of(entry, note)}: {note.why}{value}"
@@ -218,6 +219,13 @@ class Command(BaseCommand):
 
 def _cut(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
+
+
+def _value_of(note: StepNote) -> str:
+    """Return what a note keeps, an answer or what was brought back, masked."""
+    if note.kind == StepNote.Kind.RESOLUTION:
+        return said(note)
+    return masked_text(note.value or "", is_whole=is_whole(note), indent=None) or MASK
 
 
 def _claim_of(entry: RunJournalEntry, note: StepNote) -> str:
