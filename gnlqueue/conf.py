@@ -17,8 +17,12 @@ REDACT                      ()      names of arguments whose values commands and
 =========================== ======= ========================================================================
 
 The function, or its dotted path, is asked about each name, also of the keys within a value: `def hide(name: str) ->
-bool`. Where it raises, the value is hidden, and the log says so once. Texts that are no JSON, or were cut, are hidden
-as a whole where they have one of the names; always where there is a function, for nobody knows what to ask it.
+bool`. Where it raises, the value is hidden, and the log says so once. Results and evidence that are no JSON, or were
+cut, are hidden as a whole where they have one of the names; always where there is a function, for nobody knows what to
+ask it.
+
+Texts of errors and tracebacks are not redacted: keep secrets out of exceptions. Who may not see arguments and results
+in the admin (`view_job_payload`) sees of an exception only its class.
 """
 
 from __future__ import annotations

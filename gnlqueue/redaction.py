@@ -1,6 +1,7 @@
 """Hiding what `GNLQUEUE["REDACT"]` names: in commands, in the admin, in downloads.
 
-It is a list of names, or a function that is asked about each name: `def hide(name: str) -> bool`.
+It is a list of names, or a function that is asked about each name: `def hide(name: str) -> bool`. Texts of errors and
+tracebacks are not redacted.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
+from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from gnlqueue.conf import settings
@@ -50,13 +53,32 @@ def is_function() -> bool:
 def function() -> Callable[[str], bool]:
     """Return the function that `REDACT` is or names.
 
-    Raises what importing it raises, and `TypeError` where it is no function.
+    Raises `ImportError` where it cannot be imported, or is no function.
     """
     given = settings().REDACT
-    found = import_string(given) if isinstance(given, str) else given
+    found = _imported(given) if isinstance(given, str) else given
+    if isinstance(found, Exception):
+        raise ImportError(f"{type(found).__name__}: {found}") from found
     if not callable(found):
-        raise TypeError(f"{given} is not a function")
+        raise ImportError(f"{given} is not a function")
     return found
+
+
+@cache
+def _imported(path: str) -> object:
+    """Return what a dotted path names, or the error: a module that cannot be imported is run anew each time."""
+    try:
+        return import_string(path)
+    except Exception as error:
+        return error
+
+
+def _reset(*, setting: str, **_: Any) -> None:
+    if setting == "GNLQUEUE":
+        _imported.cache_clear()
+
+
+setting_changed.connect(_reset, dispatch_uid="gnlqueue.redaction")
 
 
 def _names() -> Collection[str] | None:

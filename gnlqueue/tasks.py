@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from django.utils.translation import ngettext
-
 from gnlqueue import bulk
 from gnlqueue.durable.context import JobContext
 from gnlqueue.registry import task
-from gnlqueue.templatetags.gnlqueue_admin import number
 
 
 @task(name="gnlqueue.run_operator_action", takes_context=True, max_attempts=20)
-def run_operator_action(context: JobContext, action_id: int) -> str:
+def run_operator_action(context: JobContext, action_id: int) -> dict[str, int]:
     """Do what an operator asked for to many jobs; an attempt goes on where the last one ended."""
     action = bulk.run(action_id, using=context.claimed.database, go_on=context.check)
-    done = ngettext("%(n)s changed", "%(n)s changed", action.done)
-    skipped = ngettext("%(n)s had changed meanwhile", "%(n)s had changed meanwhile", action.skipped)
-    return f"{done % {'n': number(action.done)}}, {skipped % {'n': number(action.skipped)}}"
+    return {"changed": action.done, "skipped": action.skipped}

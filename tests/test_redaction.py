@@ -71,3 +71,19 @@ def test_where_nobody_can_tell_all_is_hidden_and_the_log_says_so_once(
     (record,) = caplog.records
     assert "is hidden" in record.getMessage()
     assert "4242" not in caplog.text
+
+
+def test_a_module_that_cannot_be_imported_is_not_tried_for_each_key(
+    redact: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def fail(path: str) -> None:
+        tried.append(path)
+        raise ImportError(path)
+
+    monkeypatch.setattr(redaction, "import_string", fail)
+    for _ in range(2):
+        redact("shop.privacy.hide")
+        assert set(masked(dict.fromkeys("abcdef", 1)).values()) == {MASK}
+    assert tried == ["shop.privacy.hide"] * 2  # once under each settings

@@ -34,7 +34,7 @@ from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
 from gnlqueue.admin.preview import Preview, freeze, preview_of
 from gnlqueue.admin.verb_page import back_to
 from gnlqueue.admin.verbs import VERBS, Verb
-from gnlqueue.admin.words import in_words
+from gnlqueue.admin.words import MATCHING, in_words
 from gnlqueue.conf import settings
 from gnlqueue.finding import Criteria
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction, RunLock
@@ -226,13 +226,6 @@ def start(
     where = bulk.freeze(frozen, run_after=form.options().get("run_after"), **({"spread": spread} if spread else {}))
     where["nonce"] = nonce
     job_id = frozen.ids[0] if frozen.ids is not None and len(frozen.ids) == 1 else None
-    if job_id is not None:
-        target = _("job %(id)s") % {"id": job_id}
-    elif frozen.ids is None:
-        target = _("jobs that match")
-    else:
-        some = len(frozen.ids)
-        target = ngettext("%(n)s job", "%(n)s jobs", some) % {"n": number(some)}
     key = f"{SALT}:{nonce}"
     with transaction.atomic(using=alias):
         # Nobody sees this row. Of two that write it at once, one waits here until the other's transaction has ended,
@@ -245,13 +238,20 @@ def start(
             messages.info(request, _("That page had been sent already: nothing is done twice."))
             return before
         why = form.cleaned_data["why"]
-        action = record(request, verb.name, target, job_id=job_id, where=where, why=why, done=0)
+        action = record(request, verb.name, _target(frozen.ids), job_id=job_id, where=where, why=why, done=0)
         if _is_for_background(frozen):
             runner = run_operator_action.using(database=alias, idempotency_key=key)
             action.runner_id = runner.enqueue(action.pk).pk
         action.finished_at = None
         action.save(using=alias, update_fields=["runner_id", "finished_at"])
     return action
+
+
+def _target(ids: tuple[int, ...] | None) -> str:
+    """Return what the log calls these jobs, in English; see `words.of_target`."""
+    if ids is None:
+        return MATCHING
+    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
 
 
 def _tell_done(request: HttpRequest, action: OperatorAction) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
+from gnlqueue.models import StepNote
+
 #: Stands where the text would.
 HIDDEN = _("Its text is for those who may see arguments and results.")
 
@@ -31,3 +33,8 @@ def of_step(error: dict[str, Any] | None, *, whole: bool) -> str:
         return ""
     name = str(error["classes"][0])
     return f"{name}: {error.get('message', '')}" if whole else name
+
+
+def why_of(note: StepNote, *, whole: bool) -> str:
+    """Return why a note was written; evidence, which may quote a result that could not be stored, only as a `whole`."""
+    return note.why if whole or note.kind != StepNote.Kind.EVIDENCE else str(HIDDEN)

@@ -21,7 +21,7 @@ from gnlqueue.admin.changelist import KeysetChangeList
 from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.health import Alert, standstill
 from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
-from gnlqueue.admin.words import of_action
+from gnlqueue.admin.words import of_action, of_target
 from gnlqueue.finding import Plan
 from gnlqueue.models import Job, JobStatus, OperatorAction
 from gnlqueue.queue.operating import WAITING
@@ -126,7 +126,7 @@ class OperatorLog(QueuePage[OperatorAction]):
     def what(self, action: OperatorAction) -> SafeString:
         name = '<span class="gql-name">{}</span>{}'
         if action.job_id is None:
-            return format_html(name, label_of(action.verb), cut(action.target, 100))
+            return format_html(name, label_of(action.verb), cut(of_target(action.target), 100))
         link = _job_link(action, action.job_id)
         made = action.where.get("new_job") if isinstance(action.where, dict) else None
         jobs = link if made is None else format_html("{} → {}", link, _job_link(action, made))

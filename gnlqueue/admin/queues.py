@@ -75,7 +75,7 @@ class QueueAdmin(QueuePage[QueueState]):
             # With its line in the log, or not at all.
             with transaction.atomic(using=alias):
                 (queue.pause if verb == "pause" else queue.resume)(name, using=alias)
-                record(request, verb, _("queue %(queue)s") % {"queue": name})
+                record(request, verb, f"queue {name}")
 
         retried(alias, write)
         if verb == "pause":

@@ -14,7 +14,7 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from gnlqueue.admin.errors import HIDDEN, in_short
+from gnlqueue.admin.errors import HIDDEN, in_short, why_of
 from gnlqueue.admin.verbs import label_of
 from gnlqueue.durable.entries import NOW, SLEEP
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
@@ -93,7 +93,7 @@ def timeline(history: History) -> list[Event]:
         *_enqueued(history.job),
         *_attempts(history),
         *_steps(history.entries),
-        *_notes(history.notes),
+        *_notes(history),
         *_actions(history.actions),
         *_requests(history.job),
         *_end(history),
@@ -176,16 +176,16 @@ def _steps(entries: Iterable[RunJournalEntry]) -> Iterator[Event]:
             yield Event(entry.finished_at or entry.started_at, "doubt", title, details)
 
 
-def _notes(notes: Iterable[StepNote]) -> Iterator[Event]:
-    for note in notes:
-        names = {"step": note.entry.key, "by": note.by}
+def _notes(history: History) -> Iterator[Event]:
+    for note in history.notes:
+        names, why = {"step": note.entry.key, "by": note.by}, why_of(note, whole=history.shows_texts)
         if note.kind == StepNote.Kind.EVIDENCE:
-            yield Event(note.at, "note", _("Evidence on “%(step)s” from %(by)s") % names, [note.why])
+            yield Event(note.at, "note", _("Evidence on “%(step)s” from %(by)s") % names, [why])
         elif note.kind == StepNote.Kind.MISMATCH:
-            yield Event(note.at, "doubt", _("The code did not fit the journal at “%(step)s”") % names, [note.why])
+            yield Event(note.at, "doubt", _("The code did not fit the journal at “%(step)s”") % names, [why])
         else:
             title = _("%(by)s decided about “%(step)s”: %(answer)s") % {**names, "answer": said(note.value or "")}
-            yield Event(note.at, "person", title, [note.why])
+            yield Event(note.at, "person", title, [why])
 
 
 def _actions(actions: Iterable[OperatorAction]) -> Iterator[Event]:

@@ -88,7 +88,7 @@ def _form(request: HttpRequest, verb: Verb, job: Job) -> ReasonForm:
 
 def _do(request: HttpRequest, verb: Verb, job: Job, form: ReasonForm, back: str) -> HttpResponse:
     alias = alias_of(None)
-    why, target = form.cleaned_data["why"], _("job %(id)s") % {"id": job.pk}
+    why, target = form.cleaned_data["why"], f"job {job.pk}"
 
     def write() -> Job:
         # With its line in the log, or not at all.

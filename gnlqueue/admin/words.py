@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from django.utils import timezone
@@ -17,6 +18,10 @@ from gnlqueue.templatetags.gnlqueue_admin import number
 
 MOST_IDS = bulk.FIRST_IDS  # that are all named; of more only the first
 FIRST_IDS = 3
+
+#: How the log keeps a target, in English, so that it is found in whatever language somebody looks for it.
+MATCHING = "jobs that match"
+_QUEUE, _NUMBER = re.compile(r"queue (.+)"), re.compile(r"(\d+) jobs")
 
 
 def in_words(criteria: Criteria, *, may_see_payload: bool, of: int = 0) -> list[tuple[str, str]]:
@@ -56,6 +61,18 @@ def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
         if isinstance(kept, dict) and (hides_something() or not may_see_payload):
             kept = {name: value for name, value in kept.items() if name != "arguments"}
         return [(_("filter"), json.dumps(kept))]
+
+
+def of_target(target: str) -> str:
+    """Return what the log keeps of a target that is not one job, in the reader's language."""
+    if target == MATCHING:
+        return _("jobs that match")
+    if found := _QUEUE.fullmatch(target):
+        return _("queue %(queue)s") % {"queue": found[1]}
+    if found := _NUMBER.fullmatch(target):
+        some = int(found[1])
+        return ngettext("%(n)s job", "%(n)s jobs", some) % {"n": number(some)}
+    return target
 
 
 def _shortened(where: dict[str, Any]) -> tuple[dict[str, Any], int]:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from django.core.exceptions import EmptyResultSet
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Expression, F, Lookup, QuerySet, Value
@@ -78,7 +79,12 @@ def read_clock(alias: str) -> datetime:
 
 def estimate(rows: QuerySet[Any]) -> int | None:
     """Return about how many rows there are by the database's statistics; `None` where it keeps none."""
-    return of(rows.db).estimate(rows.order_by().values("pk"))
+    compiler = rows.order_by().values("pk").query.get_compiler(using=rows.db)
+    try:
+        sql, params = compiler.as_sql()
+    except EmptyResultSet:  # Django knows that there is none: `pk IN ()`
+        return 0
+    return of(rows.db).estimate(connections[rows.db], sql, params)
 
 
 class Held(Lookup):

@@ -10,7 +10,6 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models import QuerySet
 
 from gnlqueue.dialects import prepared
 from gnlqueue.dialects.base import COMPLETED, Dialect, Done, NewRow, Params
@@ -120,8 +119,10 @@ class PostgreSQLDialect(Dialect):
             )
             return int(cursor.rowcount)
 
-    def estimate(self, rows: QuerySet[Any]) -> int | None:
-        found = re.search(r" rows=(\d+) ", rows.explain())  # of the whole: the first line of the plan
+    def estimate(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> int | None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN {sql}", params)
+            found = re.search(r" rows=(\d+) ", cursor.fetchone()[0])  # of the whole: the first line of the plan
         return None if found is None else int(found[1])
 
     def is_transient(self, error: DatabaseError) -> bool:

@@ -75,9 +75,7 @@ def test_the_job_s_result_says_how_many_had_changed(alias: str, admin: Client, i
     )
     assert run_worker() == JobStatus.DONE
     runner = queue.get(action_of(alias).runner_id or 0)
-    assert runner.result == (
-        "4 changed, 1 had changed meanwhile" if in_background else "5 changed, 0 had changed meanwhile"
-    )
+    assert runner.result == ({"changed": 4, "skipped": 1} if in_background else {"changed": 5, "skipped": 0})
 
 
 @pytest.mark.usefixtures("in_background")

@@ -382,6 +382,17 @@ def test_payload_needs_its_permission(play: Play, log_in: LogIn) -> None:
     assert "hidden argument" in look(log_in("view_job", "view_job_payload", name="bea"), job_url(job))
 
 
+def test_why_there_is_evidence_needs_it_too(play: Play, log_in: LogIn) -> None:
+    job = attempt(play(lambda context: context.step("charge", lambda: {"4242 4242": b"x"})))  # which no JSON can carry
+    pages = (job_url(job), decision_url(entry(job)))
+    ann, bea = log_in("view_job", "view_stepindoubt"), log_in("view_job", "view_job_payload", name="bea")
+    for url in pages:
+        said = look(ann, url)
+        assert "4242" not in said
+        assert "Its text is for those who may see arguments and results." in said
+    assert "4242" in look(bea, pages[0])
+
+
 def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> None:
     def decline() -> None:
         raise ValueError("card 4242 declined")
