@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -310,6 +310,7 @@ def _as_task(task: Task[..., Any] | str) -> Task[..., Any]:
     )
 
 
+@cache
 def _enqueueing() -> Any:
     """The one late import: models need the app registry, and tasks are declared before it is ready."""
     from gnlqueue.queue import enqueueing
