@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,7 +81,9 @@ def test_ends_on_ctrl_c(alias: str, reloading: Reloading) -> None:
 
     os.killpg(reloading.process.pid, signal.SIGINT)
 
-    assert "stopping   on SIGINT" in reloading.until_all_ended()
+    # The reloader may hear of it before its worker does, and pass it on as SIGTERM: it is one word to stop either way.
+    assert re.search("stopping   on SIG(INT|TERM): what runs may finish", log := reloading.until_all_ended())
+    assert "stopping   at once" not in log
 
 
 def test_abbreviated_flag_does_not_reload_the_reloader() -> None:
