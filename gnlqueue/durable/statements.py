@@ -20,7 +20,10 @@ _BEFORE = r"[\s(;]|--[^\n]*|/\*.*?\*/"
 _BEFORE_ON_MYSQL = rf"\#[^\n]*|/\*M?!\d*|\*/|{_BEFORE}"
 
 #: These begin or end a transaction on every database. To go back to a savepoint does not.
-_ENDS = r"BEGIN\b | START\b | COMMIT\b | END\b | PREPARE\s+TRANSACTION\b | ROLLBACK\b (?! .* \bTO\b)"
+_ENDS = r"""
+    (?: BEGIN | START | COMMIT | END ) \b | PREPARE\s+TRANSACTION\b
+    | ROLLBACK\b (?! \s+ (?:(?:WORK|TRANSACTION)\s+)? TO\b)
+"""
 
 #: With these MySQL and MariaDB commit what came before them.
 _COMMITS_ON_MYSQL = r"""

@@ -133,7 +133,14 @@ def test_hooks_of_on_commit_run_once_the_step_is_committed_and_never_again(alias
 
 @pytest.mark.parametrize(
     "statement",
-    ["COMMIT", "end", "Begin", "rollback", "/* by a */ /* tool */ -- with notes\n START  TRANSACTION"],
+    [
+        "COMMIT",
+        "end",
+        "Begin",
+        "rollback",
+        "ROLLBACK /* not to a savepoint */",
+        "/* by a */ /* tool */ -- with notes\n START  TRANSACTION",
+    ],
     ids=repr,
 )
 def test_what_ends_the_transaction_is_refused(alias: str, play: Play, statement: str) -> None:
