@@ -16,13 +16,12 @@ INLINE                      False   run each job at once in the process that enq
 REDACT                      ()      names of arguments whose values commands and the admin hide, or a function
 =========================== ======= ========================================================================
 
-The function, or its dotted path, is asked about each name, also of the keys within a value: `def hide(name: str) ->
-bool`. Where it raises, the value is hidden, and the log says so once. Results and evidence that are no JSON, or were
-cut, are hidden as a whole where they have one of the names; always where there is a function, for nobody knows what to
-ask it.
+The function, or its dotted path, is called with each name, keys inside a value included: `def hide(name: str) -> bool`.
+If it raises, the value is hidden, and that is logged once. A result or evidence that is not JSON, or was cut, has no
+names to ask about: with a list it is hidden if one of the names occurs in it, with a function always.
 
-Texts of errors and tracebacks are not redacted: keep secrets out of exceptions. Who may not see arguments and results
-in the admin (`view_job_payload`) sees of an exception only its class.
+Texts of errors and tracebacks are not redacted: keep secrets out of exceptions. In the admin, without the permission
+`view_job_payload` only the class of an exception is shown.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Settings:
         for name, least in (("MAX_PAYLOAD_BYTES", 1), ("MAX_ATTEMPTS", 1)):
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise _wrong(name, number, f"a whole number of at least {least}")
+                raise _wrong(name, number, f"an integer of at least {least}")
         for name in ("LEASE_SECONDS", "SHUTDOWN_TIMEOUT_SECONDS", "UNKNOWN_TASK_GRACE_SECONDS", "RETENTION_SECONDS"):
             length = getattr(self, name)
             if length is None and name == "RETENTION_SECONDS":

@@ -56,13 +56,13 @@ class Options:
     def __post_init__(self) -> None:
         check_queue_name(self.queue_name)
         if isinstance(self.priority, bool) or not isinstance(self.priority, int) or self.priority not in PRIORITIES:
-            raise InvalidTask(f"priority is a whole number from -100 to 100 (higher first), not {self.priority!r}.")
+            raise InvalidTask(f"priority must be an integer from -100 to 100 (higher first), not {self.priority!r}.")
         if self.max_attempts is not None and (
             isinstance(self.max_attempts, bool)
             or not isinstance(self.max_attempts, int)
             or not 1 <= self.max_attempts <= MOST_ATTEMPTS
         ):
-            raise InvalidTask(f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}.")
+            raise InvalidTask(f"max_attempts must be an integer from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}.")
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidTask(f"backoff is a gnlqueue.Backoff, not {self.backoff!r}.")
         if self.timeout is not None:
@@ -96,8 +96,8 @@ class Options:
             not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or key != scrub(key, LONGEST_NAME)
         ):
             raise InvalidTask(
-                f"idempotency_key is a text of 1 to {LONGEST_NAME} characters, without NUL and lone surrogates, not "
-                f"{key!r:.220}."
+                f"idempotency_key must be a string of 1 to {LONGEST_NAME} characters, without NUL or lone "
+                f"surrogates, not {key!r:.220}."
             )
 
 
@@ -126,7 +126,7 @@ CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
 
 def with_options(options: Options, given: Mapping[str, Any], allowed: frozenset[str]) -> Options:
-    """Return the options with those that are given changed; `allowed` are the names that may be.
+    """Return a copy of the options with the `given` ones replaced; `allowed` are the names that may be given.
 
     Raises `InvalidTask` for an option that is unknown, out of range, or not allowed here.
     """

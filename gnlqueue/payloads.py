@@ -48,7 +48,7 @@ def encode(value: Any, what: str, *, limit: int) -> str:
     size = len(text) if text.isascii() else len(text.encode())
     if size > limit:
         raise PayloadError(
-            f"{what} take {size:,} bytes as JSON; the limit is {limit:,} (GNLQUEUE['MAX_PAYLOAD_BYTES']). "
+            f"{what}: {size:,} bytes as JSON, and the limit is {limit:,} (GNLQUEUE['MAX_PAYLOAD_BYTES']). "
             "Store the data where it belongs and pass its key."
         )
     return text

@@ -127,8 +127,8 @@ def masked(value: Any) -> Any:
 def masked_text(text: str, *, is_whole: bool = True, indent: int | None = 2) -> str:
     """Return a stored text, JSON or not, without what `REDACT` hides; "" where that cannot be told apart.
 
-    In one that was cut, or is no JSON, nobody knows what belongs to a name: where it has one, all of it is hidden. To a
-    function no names can be put, so that it hides all of these.
+    A text that was cut, or is not JSON, has no names to ask about: with a list all of it is hidden if one of the names
+    occurs in it, with a function always.
     """
     if not hides_something():
         return text

@@ -271,7 +271,7 @@ def registered() -> dict[str, Task[..., Any]]:
 
 
 def serve_queues(queue_names: Iterable[str]) -> None:
-    """Let workers that are not told which queues to serve these too, though no task may name them."""
+    """Add queues to those that a worker without `--queues` serves, even where no task names them."""
     _queues.update(queue_names)
 
 

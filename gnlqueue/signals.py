@@ -11,9 +11,9 @@ job_blocked        job_id, task_name, reason            once blocked is stored  
 job_resolved       job_id, entry                        once a human's answer is stored                    none
 ================== ==================================== ================================================== ============
 
-`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that has the outcome. Where there is none,
-they come after the commit from whoever ended the job: who cancelled it while it waited, who failed it by `resolve`, or
-the process that took it from a worker that died. A consumer of your own sends none for what it ends itself.
+`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that ran the attempt. If no worker did, they
+are sent after the commit by the process that ended the job: the one that cancelled it while it waited, failed it with
+`resolve`, or took it over from a dead worker. A consumer of your own sends none for the jobs that it ends.
 
 A receiver runs in the sender's thread and takes its time. What it raises is logged, never passed on: a receiver must
 not be able to lose a job.

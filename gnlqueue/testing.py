@@ -47,13 +47,13 @@ def run_jobs(
 ) -> list[Job]:
     """Run what is due in this process until nothing is, and return the jobs that ran, as they are then.
 
-    What jobs enqueue runs too. A job that failed waits for its backoff, and one with a `run_after` for its time: let it
-    run with `gnlqueue.queue.reschedule(job, timedelta())` and another `run_jobs()`. Without `queues` those are served
-    that a worker without `--queues` serves. With `limit` it stops after so many attempts.
+    Jobs that these enqueue run too. A job that failed waits for its backoff, and one with a `run_after` for its time:
+    make it due with `gnlqueue.queue.reschedule(job, timedelta())`, then call `run_jobs()` again. `queues` defaults to
+    those that a worker without `--queues` serves; with `limit`, at most that many attempts are made.
 
-    An exception of a task is not raised but in the job: `status`, `last_error` and `failed_attempts` tell.
+    What a task raises is not raised here: see the job's `status`, `last_error` and `failed_attempts`.
 
-    Raises `RuntimeError` after 10,000 attempts: jobs enqueue each other without end.
+    Raises `RuntimeError` after 10,000 attempts: then jobs enqueue each other without end.
     """
     worker = Worker(queues, database=database, concurrency=1, heartbeat=False)
     ran: dict[int, Job] = {}

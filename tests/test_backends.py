@@ -563,8 +563,8 @@ def test_enqueueing_validates_itself(alias: str, settings: Any) -> None:
             {"OPTIONS": {"max_attempt": 1}},
             r"TASKS\['default'\] has no option 'max_attempt' \(did you mean \"max_attempts",
         ),
-        ({"OPTIONS": {"max_attempts": 0}}, r"TASKS\['default'\]: max_attempts is a whole number from 1"),
-        ({"OPTIONS": {"database": "defualt"}}, r"'defualt' is no alias of DATABASES \(did you mean \"default\"\?\)"),
+        ({"OPTIONS": {"max_attempts": 0}}, r"TASKS\['default'\]: max_attempts must be an integer from 1"),
+        ({"OPTIONS": {"database": "defualt"}}, r"DATABASES has no alias 'defualt' \(did you mean \"default\"\?\)"),
         ({"QUEUES": ["default", "E-Mails"]}, r"TASKS\['default'\]: 'E-Mails' is not a queue name"),
     ],
 )

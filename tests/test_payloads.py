@@ -115,7 +115,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 def test_the_limit_counts_bytes_not_characters() -> None:
     assert encode("ä", "result", limit=4) == '"ä"'
-    with pytest.raises(PayloadError, match="result take 4 bytes as JSON; the limit is 3"):
+    with pytest.raises(PayloadError, match="result: 4 bytes as JSON, and the limit is 3"):
         encode("ä", "result", limit=3)
 
 

@@ -157,7 +157,7 @@ class GnlqueueBackend(BaseTaskBackend):
         database: str | None = self.options.get("database")
         if database is not None and database not in django_settings.DATABASES:
             hint = suggestion(str(database), django_settings.DATABASES)
-            raise InvalidTaskBackend(f"{where}: the database {database!r} is no alias of DATABASES{hint}.")
+            raise InvalidTaskBackend(f"{where}: DATABASES has no alias {database!r}{hint}.")
         try:
             for name in self.queues:
                 check_queue_name(name)

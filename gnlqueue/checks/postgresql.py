@@ -15,7 +15,7 @@ def old_driver(connection: BaseDatabaseWrapper) -> Found:
     if is_psycopg3:
         return None
     return Warning(
-        f"{connection.alias!r} is used by psycopg2, by which workers cannot listen: they poll, and start jobs later.",
+        f"{connection.alias!r} uses psycopg2, with which workers cannot LISTEN: they poll, and start jobs later.",
         hint='Install psycopg 3: pip install "gnlqueue[postgres]". Django prefers it when both are there.',
         id="gnlqueue.W011",
     )

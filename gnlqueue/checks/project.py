@@ -58,8 +58,8 @@ def no_redaction() -> Found:
         function()
     except Exception as error:
         return Error(
-            f'GNLQUEUE["REDACT"] is {settings().REDACT!r}, which is no function that can be imported: {error}. Until '
-            "it is, commands and the admin hide every value.",
+            f'GNLQUEUE["REDACT"] is {settings().REDACT!r}, which cannot be imported as a function: {error}. Until '
+            "it can, commands and the admin hide every value.",
             hint="Name a function of the project, `def hide(name: str) -> bool`, by its dotted path.",
             id="gnlqueue.E010",
         )

@@ -83,11 +83,11 @@ class Dialect(ABC):
     returns_inserted = True
     #: Whether rows can be locked one by one, and locked ones skipped.
     locks_rows = True
-    #: Whether what was claimed may stay in the index, before what is still ready, while somebody holds a snapshot.
+    #: Whether claimed jobs may stay in the index, ahead of ready ones, while somebody holds an older snapshot.
     keeps_dead_rows = False
     #: Whether the driver gives a datetime column's values as aware datetimes, so that `time` changes nothing.
     times_are_aware = False
-    #: The status as a condition by which rows are not looked up.
+    #: The column `status`, written so that no index on it is used: rows are found by primary key.
     status_without_index = "status"
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Dialect(ABC):
         return True
 
     def write_transaction(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """Let the transaction that begins inside take its right to write at once, where that can fail later."""
+        """Make the transaction that begins inside take the write lock at once, where taking it later can fail."""
         return nullcontext()
 
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:

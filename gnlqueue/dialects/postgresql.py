@@ -18,8 +18,8 @@ from gnlqueue.models import Job
 FEW_ROWS = 8
 LARGE_RESULT = 16 * 1024  # characters of JSON
 
-#: Arrays of ids and lease tokens. PostgreSQL would count one that it sees, and read a table of middling size as a whole
-#: for many of them; it does not look into subqueries, and goes by the primary key.
+#: Arrays of ids and lease tokens, each in a subquery: the planner would scan a table of medium size for a long array
+#: that it sees; it does not look into subqueries, and uses the primary key.
 _PAIRS = "(SELECT %s::bigint[]), (SELECT %s::bigint[])"
 
 #: The types of an INSERT's columns that are not text.

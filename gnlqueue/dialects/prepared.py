@@ -1,10 +1,10 @@
 """Statements that a PostgreSQL connection of our own keeps planned.
 
-To plan the claim for a lone job takes as long as to run it, and longer after a pause. Each statement is prepared under
-a name that is made of its text: behind a pooler, which lends one server's connection to many clients, nobody can run
-another's statement by that name, and where it is not found any more, statements are planned each time again.
+Planning the claim of a single job takes as long as running it, and longer after a pause. Each statement is prepared
+under a name made from its text, so that clients which share a server connection behind a pooler never run another
+statement by that name. Where the name is not known, the connection stops keeping plans.
 
-A plan is made for a table as it was. Where it has grown since, a statement that was slow is planned anew.
+A plan fits the table as it was when it was made: a statement that was slow is planned again.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Order is best effort: priority, then due time, then id. It is the order of the i
 claim reads as many rows as it takes. One queue per query: with `queue_name IN (…)` the databases sort everything, and
 MariaDB locks what it sorts.
 
-On PostgreSQL what was claimed stays in the index as long as somebody holds an older snapshot, before all that is still
-ready. So a worker may ask for what comes `beyond` the job that it claimed last, which the index finds at once.
+On PostgreSQL claimed jobs stay in the index, ahead of those that are still ready, as long as somebody holds an older
+snapshot. So a worker may ask for what comes `beyond` the job that it claimed last, which the index finds at once.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def claim_many(
     once: no job is ever given to two. Each claim adds 1 to the job's attempts and to its lease token. A job that
     crashed its worker twice in a row is returned alone.
 
-    Raises `InvalidTask` for what is no queue name, `ValueError` for a limit, a lease or a worker id out of range.
+    Raises `InvalidTask` for an invalid queue name, `ValueError` for a limit, a lease or a worker id out of range.
     """
     alias = alias_of(using)
     _checked(queue_name, worker_id, lease, limit)
@@ -89,7 +89,7 @@ def _checked(queue_name: str, worker_id: str, lease: timedelta | float, limit: i
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit!r}.")
     if not worker_id or len(worker_id) > 100:
-        raise ValueError(f"worker_id is a text of 1 to 100 characters, not {worker_id!r}.")
+        raise ValueError(f"worker_id must be a string of 1 to 100 characters, not {worker_id!r}.")
     return timedelta(seconds=seconds(lease, "lease"))
 
 

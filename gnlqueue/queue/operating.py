@@ -78,9 +78,9 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
 
 
 def retry(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
-    """Make a dead or cancelled job ready again, with all its attempts and its journal, and return it.
+    """Make a dead or cancelled job ready again, its attempts counted from 0, and return it.
 
-    The journal is kept, so that recorded effects do not run again.
+    Its journal is kept, so that steps recorded as done do not run again.
 
     Raises `WrongStatus` for a job in any other status, `JobNotFound` for one that is gone.
     """

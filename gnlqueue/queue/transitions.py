@@ -297,9 +297,9 @@ def end_lost_attempts(
 
     `lost_rows` says which (and locks them where rows can be locked); `guard` is the condition that the UPDATE carries
     once more. Attempts left: the job goes back, at once after its first crash, later with backoff. None left: dead.
-    Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`; the attempt counts where its
-    worker is not known to have lost others with it, except those that are `innocent`. `known` is how many jobs each
-    worker has lost as far as the caller can see, which may be further than these rows.
+    Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`; the attempt counts only if
+    the worker is not known to have held another job, those that are `innocent` left out. `known` is how many jobs each
+    worker has lost, as far as the caller can see: that may be more than these rows.
     """
     rows = list(lost_rows.only(*_LOST_COLUMNS))
     suspects = Counter(job.worker_id for job in rows if (job.pk, job.lease_token) not in innocent)
@@ -323,9 +323,8 @@ def end_lost_attempts(
 def end_crashed(begun: Sequence[Pair], ended: Sequence[Pair] = (), *, using: str) -> int:
     """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
 
-    Given are (id, lease token) pairs: of its jobs that had begun, and of those that had ended besides, but whose
-    outcome was not written. The latter are to blame only where nothing else had begun. Returns how many were still
-    held.
+    `begun` and `ended` are (id, lease token) pairs: the jobs that were running, and those that had run to their end but
+    whose outcome was not written. The latter are blamed only if nothing was running. Returns how many were still held.
     """
     innocent = set(ended) if begun else set()
     return _end_held(

@@ -5,7 +5,7 @@ module                its job
 ====================  ==================================================================================
 table                 what a worker holds, in memory that its supervisor and heartbeat see
 identity              a worker's id, its queues, and the row by which people see it
-holdings              the same, as the worker itself has it
+holdings              what is in that table, as the worker itself has it
 intake                how many jobs to claim, and from which queue
 pace                  how long to wait between two polls
 executor              run one job and say what came of it

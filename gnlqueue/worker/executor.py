@@ -1,4 +1,4 @@
-"""Running one job, and saying what came of it. Nothing here touches the queue's tables."""
+"""Running one job, and saying what came of it. Nothing here writes the outcome: that is `outcomes`."""
 
 from __future__ import annotations
 

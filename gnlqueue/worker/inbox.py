@@ -36,7 +36,7 @@ class Inbox:
         self._bell.put(None)
 
     def wait(self, seconds: float, *, outcomes: int = 1) -> bool:
-        """Wait until there are so many outcomes, or an urgent one, or until it rings for something else.
+        """Wait for that many outcomes, for an urgent one, or until the bell rings for something else.
 
         Returns `False` when none of these came.
         """
@@ -56,5 +56,5 @@ class Inbox:
 
     def take(self) -> list[Outcome]:
         """Return the outcomes that came in, and keep them no more."""
-        self._urgent = False  # before we take: of one that comes meanwhile it may be said in vain, but not be missed
+        self._urgent = False  # before we take: one that comes meanwhile may ring for nothing, but is not missed
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]

@@ -50,7 +50,7 @@ class Intake:
     def room(self) -> int:
         """Return how many jobs may be claimed now; 0 or less for none.
 
-        Many at once rather than few, as the commit is what costs: what was prefetched is worked off by a quarter first.
+        Rather many than few, as each claim costs a commit: a quarter of the prefetch is run before more is claimed.
         """
         if self._holdings.has_suspect:
             return 0
@@ -86,9 +86,9 @@ class Intake:
     def _claim_from(self, name: str, limit: int) -> list[ClaimedJob]:
         """Claim from one queue.
 
-        As long as a queue gives all that is asked for, claims go on where the last one ended: what was claimed before
-        may still have to be walked over. The rest of the queue (of a higher priority, or come back) is looked at
-        regularly, and whenever there is less than was asked for.
+        As long as a queue has as many as are asked for, a claim starts where the last one ended, and does not walk over
+        the dead rows of earlier claims. The whole queue is looked at from time to time (jobs of a higher priority,
+        jobs that came back), and whenever a claim gets fewer than it asked for.
         """
         claim = partial(
             claiming.claim_ready,

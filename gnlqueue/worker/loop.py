@@ -120,7 +120,7 @@ class Worker:
         self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._woken = False
-        self._look_again_at: float | None = None  # once more, for who enqueued and left out the notification
+        self._look_again_at: float | None = None  # for jobs whose notification was throttled away
         self._looked_at = 0.0
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None

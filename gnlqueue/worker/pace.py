@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-#: Empty polls at the shortest pause: where nothing wakes a worker, who has just had work soon has more.
+#: Empty polls at the shortest pause: a worker that nothing wakes and that just had work will soon have more.
 PATIENT_POLLS = 5
 
 

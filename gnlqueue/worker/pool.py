@@ -1,6 +1,6 @@
 """Where jobs run: threads for `def` tasks, made as they are needed, and one event loop for `async def` tasks.
 
-Who has ended a job takes the next one himself: to wake another thread costs more than to run a short job.
+A thread that has finished a job takes the next one itself: waking another costs more than running a short job.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Pool:
     # --- handing out, with the lock held -----------------------------------------------------------------------------
 
     def _take(self, *, is_async: bool) -> _Waiting | None:
-        """Give the next job of its kind to who asks, if there is a place for it."""
+        """Hand out the next job of this kind, if one waits and there is a place for it."""
         job = None
         if self._waiting[is_async] and self._running < self._concurrency:
             job = self._waiting[is_async].popleft()
@@ -99,9 +99,9 @@ class Pool:
         return job
 
     def _call_for_next(self) -> None:
-        """Call who can run the next jobs, where there is a place; who takes one calls for the one after it.
+        """Wake one taker for the next job of each kind, if there is a place; it wakes the taker after it.
 
-        Each kind by itself: an event loop that a task blocks must not keep the threads from theirs.
+        Each kind has its own: a task that blocks the event loop must not keep the threads from their jobs.
         """
         if self._running >= self._concurrency:
             return

@@ -1,8 +1,8 @@
 """How many jobs a worker claims beyond its free slots: what it will have run in a third of a second.
 
-That goes by what it has finished lately, in which all counts: how long the tasks take, how many run at once, what
-the database takes, and who else uses the machine. Tasks that are not short are not prefetched, as another worker may
-have a slot for them.
+That follows from the rate at which it has finished jobs lately, which includes everything: how long the tasks take, how
+many run at once, the database, and whatever else uses the machine. Tasks that are not short are not prefetched, as
+another worker may have a free slot for them.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a key with NUL": (lambda: queue.enqueue("demo", [{"\0": 1}]), PayloadError, r"the key .* of args\[0\] contains"),
     "a key that is no text": (lambda: queue.enqueue("demo", [{1: 1}]), PayloadError, r"args\[0\] has the key 1"),
     "a long number": (lambda: queue.enqueue("demo", [2**64]), PayloadError, r"args\[0\] is a number of more than 64"),
-    "too many bytes": (lambda: queue.enqueue("demo", ["x" * 2**20]), PayloadError, "args take 1,048,580 bytes as JSON"),
+    "too many bytes": (lambda: queue.enqueue("demo", ["x" * 2**20]), PayloadError, "args: 1,048,580 bytes as JSON"),
     "a naive time": (
         lambda: queue.enqueue("demo", run_after=datetime(2030, 1, 1)),  # noqa: DTZ001
         InvalidTask,
@@ -293,7 +293,7 @@ def test_enqueue_refuses_before_it_asks_the_database(case: str) -> None:
 def test_the_limit_of_a_payload_can_be_set(alias: str, settings: Any) -> None:
     settings.GNLQUEUE = {**settings.GNLQUEUE, "MAX_PAYLOAD_BYTES": 10}
     queue.enqueue("demo", ["123456"])
-    with pytest.raises(PayloadError, match=r"args take 11 bytes as JSON; the limit is 10"):
+    with pytest.raises(PayloadError, match=r"args: 11 bytes as JSON, and the limit is 10"):
         queue.enqueue("demo", ["1234567"])
 
 

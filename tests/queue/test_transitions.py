@@ -139,7 +139,7 @@ def test_a_result_that_json_cannot_carry_is_refused_with_its_path(alias: str) ->
 
 def test_a_result_over_the_limit_is_refused(alias: str, settings: Any) -> None:
     settings.GNLQUEUE = {**settings.GNLQUEUE, "MAX_PAYLOAD_BYTES": 10}
-    with pytest.raises(PayloadError, match="result take 12 bytes as JSON; the limit is 10"):
+    with pytest.raises(PayloadError, match="result: 12 bytes as JSON, and the limit is 10"):
         queue.complete(claimed(), "0123456789")
 
 
