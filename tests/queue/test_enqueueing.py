@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a long queue name": (lambda: queue.enqueue("demo", queue_name="q" * 65), InvalidTask, "is not a queue name"),
     "a long key": (lambda: queue.enqueue("demo", idempotency_key="k" * 201), InvalidTask, "1 to 200 characters"),
     "an empty key": (lambda: queue.enqueue("demo", idempotency_key=""), InvalidTask, "1 to 200 characters"),
-    "a key that cannot be stored": (lambda: queue.enqueue("demo", idempotency_key="\ud800"), InvalidTask, "text"),
+    "a key that cannot be stored": (lambda: queue.enqueue("demo", idempotency_key="\ud800"), InvalidTask, "must be a string"),
     "a task name": (lambda: queue.enqueue("no such name"), InvalidTask, "'no such name' is not a task name"),
     "a long task name": (lambda: queue.enqueue("n" * 201), InvalidTask, "is not a task name"),
     "a text for the arguments": (lambda: queue.enqueue("demo", "abc"), TypeError, "args is a list or a tuple"),
