@@ -580,7 +580,7 @@ def test_settings_that_make_no_sense(settings: Any, params: dict[str, Any], mess
 def test_checks(settings: Any) -> None:
     assert task_backends["default"].check() == []
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "gnlqueue"]
-    assert [message.id for message in task_backends["default"].check()] == ["gnlqueue.E010"]
+    assert [message.id for message in task_backends["default"].check()] == ["gnlqueue.E011"]
 
 
 def test_what_the_backend_can() -> None:

@@ -135,7 +135,7 @@ class GnlqueueBackend(BaseTaskBackend):
                 f"TASKS[{self.alias!r}] is gnlqueue's backend, but gnlqueue is not installed as an app: there is no "
                 "table for its jobs.",
                 hint='Add "gnlqueue" to INSTALLED_APPS, then migrate.',
-                id="gnlqueue.E010",
+                id="gnlqueue.E011",
             )
         ]
 

@@ -19,6 +19,7 @@ gnlqueue.E007 database the SQLite file or its directory cannot be written
 gnlqueue.E008 database tables of the queue are, or would be, of another storage engine than InnoDB
 gnlqueue.E009 database the queue's database cannot be asked
 gnlqueue.E010 settings `REDACT` names a function that cannot be imported
+gnlqueue.E011 settings `TASKS` names gnlqueue's backend, but gnlqueue is not installed as an app
 gnlqueue.W001 settings transactions on SQLite begin without the write lock
 gnlqueue.W002 settings the SQLite database is in memory
 gnlqueue.W003 database SQLite has no write-ahead log
@@ -58,7 +59,7 @@ PROJECT: Sequence[Callable[[], Found]] = (
     project.no_time_zones,
     project.cannot_listen,
     project.short_lease,
-    project.no_redaction,
+    project.broken_redact,
     project.no_date_filters,
     project.other_runworker,
 )

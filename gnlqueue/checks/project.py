@@ -51,7 +51,7 @@ def short_lease() -> Found:
     )
 
 
-def no_redaction() -> Found:
+def broken_redact() -> Found:
     if not is_function():
         return None
     try:

@@ -117,6 +117,8 @@ def test_retry_wants_to_know_what(alias: str) -> None:
         gnlqueue("retry")
     with pytest.raises(CommandError, match="Name the jobs to retry, or say --all-dead"):
         gnlqueue("retry", 1, "--all-dead")
+    with pytest.raises(CommandError, match="--queue goes with --all-dead"):
+        gnlqueue("retry", 1, "--queue", "emails")
 
 
 def test_cancel(alias: str, capsys: Capture) -> None:

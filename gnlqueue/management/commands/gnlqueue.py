@@ -51,16 +51,16 @@ class Command(BaseCommand):
 
         blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, longest first")
         blocked.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
-        resolve = self._subcommand(commands, "resolve", "decide about a step in doubt, or about a mismatch")
-        resolve.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
-        answer = resolve.add_mutually_exclusive_group(required=True)
+        resolving = self._subcommand(commands, "resolve", "decide about a step in doubt, or about a mismatch")
+        resolving.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
+        answer = resolving.add_mutually_exclusive_group(required=True)
         answer.add_argument("--happened", metavar="JSON", help="in doubt: it happened, with this result")
         answer.add_argument("--not-happened", action="store_true", help="in doubt: it did not; run it again, once")
         answer.add_argument("--fail-job", action="store_true", help="dead-letter the job; the doubt stays")
         answer.add_argument("--go-on", action="store_true", help="mismatch: the code has been put right")
         answer.add_argument("--use-recorded", action="store_true", help="mismatch: use what was recorded")
-        resolve.add_argument("--reason", required=True, help="why; kept with the decision")
-        resolve.add_argument("--by", help="who decides (default: the user of this shell)")
+        resolving.add_argument("--reason", required=True, help="why; kept with the decision")
+        resolving.add_argument("--by", help="who decides (default: the user of this shell)")
 
     def _subcommand(self, commands: Any, name: str, help: str) -> ArgumentParser:
         parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
@@ -127,6 +127,8 @@ class Command(BaseCommand):
         ids = options["ids"]
         if bool(ids) == options["all_dead"]:
             raise CommandError("Name the jobs to retry, or say --all-dead.")
+        if ids and options["queue"]:
+            raise CommandError("--queue goes with --all-dead: a job is named by its id alone.")
         if options["all_dead"]:
             ids = [job.pk for job in queue.dead(options["queue"], sys.maxsize, using=options["database"])]
         return self._each(ids, queue.retry, "ready again", options)
