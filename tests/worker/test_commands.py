@@ -1,6 +1,10 @@
 """``manage.py gnlqueue``: what a person, or a script, asks of the queue from a shell."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from gnlqueue.models import Job, JobStatus
 from tests.app import tasks
 from tests.worker.conftest import drain, on_sqlite, row
 
+ROOT = Path(__file__).parents[2]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -46,6 +51,15 @@ def test_stats(alias: str, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["total"] == 1
 
 
+@on_sqlite
+def test_stats_names_what_is_paused(alias: str, capsys: Capture) -> None:
+    for name in ("other", "mails"):
+        assert gnlqueue("pause", name) == 0
+    capsys.readouterr()
+    assert gnlqueue("stats") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "paused      mails, other"
+
+
 def test_dead(alias: str, capsys: Capture) -> None:
     assert gnlqueue("dead") == 0
     assert "No dead jobs." in capsys.readouterr().out
@@ -53,7 +67,7 @@ def test_dead(alias: str, capsys: Capture) -> None:
 
     assert gnlqueue("dead") == 0
     shown = capsys.readouterr().out
-    assert f"job {job.pk}  tests.app.tasks.fail('no ✓ paper')  queue default, 1 attempts, " in shown
+    assert f"job {job.pk}  tests.app.tasks.fail('no ✓ paper')  queue default, 1 attempt, " in shown
     assert "RuntimeError: no ✓ paper" in shown
 
     assert gnlqueue("dead", "--json") == 0
@@ -119,6 +133,48 @@ def test_retry_wants_to_know_what(alias: str) -> None:
         gnlqueue("retry", 1, "--all-dead")
     with pytest.raises(CommandError, match="--queue goes with --all-dead"):
         gnlqueue("retry", 1, "--queue", "emails")
+
+
+@on_sqlite
+def test_retry_says_that_nothing_is_dead(alias: str, capsys: Capture) -> None:
+    assert gnlqueue("retry", "--all-dead", "--queue", "mials") == 0
+    assert "No dead jobs in the queue 'mials'." in capsys.readouterr().out
+
+
+def test_pause_and_resume(alias: str, capsys: Capture) -> None:
+    job = tasks.nothing.enqueue()
+    assert gnlqueue("pause", "default") == 0
+    assert "paused default: what runs goes on. Again: manage.py gnlqueue resume." in capsys.readouterr().out
+    drain()
+    assert row(job).status == JobStatus.READY
+
+    assert gnlqueue("resume", "default") == 0
+    drain()
+    assert row(job).status == JobStatus.DONE
+
+
+def test_prune(alias: str, capsys: Capture) -> None:
+    done, gone = tasks.nothing.enqueue(), dead("no paper")
+    drain()
+    assert gnlqueue("prune", "--days", "1") == 0
+    assert "pruned 0 jobs" in capsys.readouterr().out
+
+    assert gnlqueue("prune", "--days", "0") == 0
+    assert "pruned 1 job\n" in capsys.readouterr().out
+    assert not Job.objects.using(alias).filter(pk=done.pk).exists()
+
+    assert gnlqueue("prune", "--days", "0", "--dead", "--queue", "default") == 0
+    assert not Job.objects.using(alias).filter(pk=gone.pk).exists()
+
+
+@on_sqlite
+def test_whoever_reads_may_stop_reading(alias: str) -> None:
+    command = [sys.executable, "-m", "django", "gnlqueue", "stats"]
+    reads, writes = os.pipe()
+    os.close(reads)  # as `head` has, once it has its lines
+    done = subprocess.run(command, cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_cancel(alias: str, capsys: Capture) -> None:

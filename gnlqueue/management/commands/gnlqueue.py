@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sys
 from argparse import ArgumentParser
+from datetime import timedelta
+from textwrap import indent
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -18,7 +21,7 @@ from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import in_doubt, resolve, said, was_failed
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
-from gnlqueue.models import Job, JobAttempt, RunJournalEntry, StepNote
+from gnlqueue.models import Job, JobAttempt, QueueState, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import MASK, masked_text, redacted
 
@@ -48,6 +51,14 @@ class Command(BaseCommand):
         retry.add_argument("--queue", help="with --all-dead: of one queue only")
         cancel = self._subcommand(commands, "cancel", "cancel jobs")
         cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
+        pause = self._subcommand(commands, "pause", "let workers claim nothing more from a queue")
+        pause.add_argument("queue", metavar="QUEUE")
+        resume = self._subcommand(commands, "resume", "let workers claim from a paused queue again")
+        resume.add_argument("queue", metavar="QUEUE")
+        prune = self._subcommand(commands, "prune", "delete jobs that finished long ago, each with its journal")
+        prune.add_argument("--days", type=float, required=True, help="those that finished longer ago than this")
+        prune.add_argument("--queue", help="of one queue only")
+        prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
 
         blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, longest first")
         blocked.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
@@ -74,6 +85,10 @@ class Command(BaseCommand):
             raise CommandError(f"DATABASES has no alias {alias!r}; it has {', '.join(connections)}.")
         try:
             status = getattr(self, f"_{name}")(options)
+            self.stdout.flush()
+        except BrokenPipeError:  # nobody reads any more, as with `| head`; Python would complain when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
         except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
@@ -95,6 +110,9 @@ class Command(BaseCommand):
             line = f"{name:<12}{count:>12,}"
             style = self.style.ERROR if count and name in {"dead", "blocked", "expired"} else str
             self.stdout.write(self.style.SUCCESS(line) if name == "total" else style(line))
+        paused = QueueState.objects.using(alias_of(options["database"])).filter(paused_at__isnull=False)
+        if names := sorted(paused.values_list("queue_name", flat=True)):
+            self.stdout.write(self.style.WARNING(f"paused      {', '.join(names)}"))
 
     def _dead(self, options: dict[str, Any]) -> None:
         if options["traceback_of"] is not None:
@@ -107,12 +125,12 @@ class Command(BaseCommand):
             else:
                 self.stdout.write(
                     f"{self.style.ERROR(f'job {job.pk}')}  {job.task_name}({self._arguments(job)})  queue "
-                    f"{job.queue_name}, {job.attempts} attempts, {job.finished_at:%Y-%m-%d %H:%M:%S} UTC\n"
-                    f"    {job.last_error}"
+                    f"{job.queue_name}, {_counted(job.attempts, 'attempt')}, {job.finished_at:%Y-%m-%d %H:%M:%S} UTC\n"
+                    f"{indent(job.last_error, '    ')}"
                 )
         if not options["json"]:
             hint = "Again: manage.py gnlqueue retry ID. Why: manage.py gnlqueue dead --traceback-of ID."
-            self.stdout.write(hint if jobs else self.style.SUCCESS("No dead jobs."))
+            self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options["queue"])))
 
     def _traceback(self, job: Job) -> None:
         attempt = job.failed_attempts.order_by("-id").first()
@@ -131,10 +149,26 @@ class Command(BaseCommand):
             raise CommandError("--queue goes with --all-dead: a job is named by its id alone.")
         if options["all_dead"]:
             ids = [job.pk for job in queue.dead(options["queue"], sys.maxsize, using=options["database"])]
+            if not ids:
+                self.stdout.write(self.style.SUCCESS(_no_dead_jobs(options["queue"])))
         return self._each(ids, queue.retry, "ready again", options)
 
     def _cancel(self, options: dict[str, Any]) -> int:
         return self._each(options["ids"], queue.cancel, "", options)
+
+    def _pause(self, options: dict[str, Any]) -> None:
+        queue.pause(options["queue"], using=options["database"])
+        self.stdout.write(f"paused {options['queue']}: what runs goes on. Again: manage.py gnlqueue resume.")
+
+    def _resume(self, options: dict[str, Any]) -> None:
+        queue.resume(options["queue"], using=options["database"])
+        self.stdout.write(f"resumed {options['queue']}")
+
+    def _prune(self, options: dict[str, Any]) -> None:
+        statuses = [Job.Status.DONE, Job.Status.CANCELLED, *([Job.Status.DEAD] if options["dead"] else [])]
+        older_than = timedelta(days=options["days"])
+        count = queue.prune(older_than, statuses=statuses, queue_name=options["queue"], using=options["database"])
+        self.stdout.write(f"pruned {_counted(count, 'job')}")
 
     def _blocked(self, options: dict[str, Any]) -> None:
         entries = in_doubt(using=options["database"], limit=options["limit"])
@@ -217,6 +251,14 @@ class Command(BaseCommand):
     def _arguments(self, job: Job) -> str:
         args, kwargs = redacted(job)
         return _cut(", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]))
+
+
+def _no_dead_jobs(queue_name: str | None) -> str:
+    return f"No dead jobs in the queue {queue_name!r}." if queue_name else "No dead jobs."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _cut(text: str) -> str:
