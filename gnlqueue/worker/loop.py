@@ -274,12 +274,12 @@ class Worker:
         if self.drain and not self._holdings:
             self.stop()
             return 0.0
+        if room <= 0:
+            return PATIENCE  # an outcome wakes us earlier
         if self._look_again_at is not None:
             if self._looked_at < self._look_again_at:
                 return max(self._look_again_at - time.monotonic(), 0.0)
             self._look_again_at = None
-        if room <= 0:
-            return PATIENCE  # an outcome wakes us earlier
         return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
 
     @property
