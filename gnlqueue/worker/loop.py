@@ -29,6 +29,7 @@ from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.inbox import Inbox
 from gnlqueue.worker.intake import Intake
 from gnlqueue.worker.maintenance import Maintenance
+from gnlqueue.worker.outbox import Outbox
 from gnlqueue.worker.pace import Pace
 from gnlqueue.worker.pool import Pool
 from gnlqueue.worker.prefetch import MAX_PREFETCH, PATIENCE
@@ -40,7 +41,6 @@ logger = logging.getLogger("gnlqueue.worker")
 GROUP_DELAY = 0.005  # seconds that an outcome waits for others while more are running
 GROUPS = 4  # of outcomes, in which what is held is written
 LET_BEGIN = 0.001  # seconds that the loop leaves the interpreter to what it has just started
-MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
 
@@ -111,13 +111,11 @@ class Worker:
             concurrency=concurrency,
             prefetches=not drain,
         )
+        self._outbox = Outbox(self._holdings, self._intake.prefetch, on_error)
         self._pace = Pace(self.poll_interval, self.max_poll_interval)
         beat = self.lease / BEATS_PER_LEASE
         self._maintenance = Maintenance(self.queues, database=self.database, beat=beat, drain=drain)
         self._still_wanted: Callable[[], bool] = lambda: True
-        self._unwritten: list[Outcome] = []
-        self._refusals = 0  # in a row, on a connection that was just made
-        self._unreleased: list[ClaimedJob] = []
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._woken = False
         self._look_again_at: float | None = None  # for jobs whose notification was throttled away
@@ -180,10 +178,6 @@ class Worker:
                 beats.stop()
         self._leave()
 
-    def _wake(self) -> None:
-        self._woken = True
-        self._inbox.ring()
-
     def _work(self) -> None:
         beat = self.lease / BEATS_PER_LEASE
         outage = Outage(beat)
@@ -198,7 +192,7 @@ class Worker:
                         delay = self._turn()
                         outage.over()
                         self._wait(delay)
-                    self._write_outcomes()
+                    self._outbox.write()
                     self._maintenance.finish()
             except ConnectionProblem as error:
                 if not reached and dialects.of(self.database).is_hopeless(error):
@@ -209,13 +203,13 @@ class Worker:
                 self._maintenance.note_outage()
                 self._pool.note_outage()
                 if self._stop_by is not None:
-                    self._unreleased += self._pool.take_back()  # it must not begin, and is released when that can be
+                    self._outbox.give_back_later(self._pool.take_back())  # nothing more is to begin
                 self._end_overdue()
                 self._wait(outage.pause(error))
 
     def _turn(self) -> float:
         """Write what is finished, then claim and start what fits; return how long to wait for news (seconds)."""
-        self._write_outcomes()
+        self._outbox.write()
         self._end_overdue()
         if self._stop_by is not None:
             self._give_back_unbegun()
@@ -224,7 +218,7 @@ class Worker:
         late = self._pool.take_back(PATIENCE)
         if late:
             self._intake.prefetch.pause()  # or this worker would claim them again at once
-        self._give_back(late)
+        self._outbox.give_back(late)
         woken = self._look_again_at is not None and not self.drain  # whoever drains must know that nothing is due
         if not woken:
             self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
@@ -233,7 +227,7 @@ class Worker:
             self._looked_at = time.monotonic()
         claimed = self._intake.claim(room) if room > 0 else []
         if self._stop_by is not None:  # meanwhile
-            self._give_back(claimed)
+            self._outbox.give_back(claimed)
             return 0.0
         self._start(claimed)
         if woken:  # for a new job, which came first
@@ -245,6 +239,49 @@ class Worker:
         if self._intake.room() <= 0:
             return PATIENCE
         return 0.0 if len(claimed) == room else LET_BEGIN  # there may be more all the same, such as a suspect
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _start(self, batch: list[ClaimedJob]) -> None:
+        """Start what was claimed; what cannot begin now and must not wait goes back."""
+        free = self._intake.free_slots() + len(batch)
+        back, ready = [], []
+        try:
+            prepared = [executor.prepare(claimed) for claimed in batch]
+        except ConnectionProblem:
+            self._outbox.give_back_later(batch)
+            raise
+        for place, (claimed, task) in enumerate(zip(batch, prepared, strict=True)):
+            if isinstance(task, Outcome):
+                self._outbox.add([task])
+            elif place >= free and self._is_last_attempt(claimed):
+                back.append(claimed)  # if this machine died now, it would be dead without ever having begun
+            elif claimed.crashes >= SUSPECT_CRASHES:
+                self._suspect = claimed, task
+            else:
+                ready.append((claimed, task))
+        self._pool.put(ready)
+        if back:
+            self._intake.prefetch.pause()
+            self._outbox.give_back(back)
+        self._start_suspect()
+        self._outbox.write()
+
+    def _start_suspect(self) -> None:
+        """Start a job that crashed its worker twice in a row, once nothing else is left in this process."""
+        if self._suspect is not None and len(self._holdings) == 1:
+            self._pool.put([self._suspect])
+            self._suspect = None
+
+    def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
+        return claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Note that there may be new jobs; from the watcher's thread."""
+        self._woken = True
+        self._inbox.ring()
 
     def _wait(self, delay: float) -> None:
         """Wait for news, and gather the outcomes that come in together."""
@@ -263,7 +300,7 @@ class Worker:
         # left to run while these are written and the next are claimed.
         if 0 < len(self._inbox) < (group := len(self._holdings) // GROUPS):
             self._inbox.wait(min(GROUP_DELAY, ends - time.monotonic()), outcomes=group)
-        self._unwritten += self._inbox.take()
+        self._outbox.add(self._inbox.take())
         if self._woken:
             self._woken = False
             self._pace.reset()
@@ -282,6 +319,8 @@ class Worker:
             self._look_again_at = None
         return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
 
+    # --- ending ------------------------------------------------------------------------------------------------------
+
     @property
     def has_overdue(self) -> bool:
         """Whether the worker ended because of a job that is over its timeout and could not be interrupted."""
@@ -292,81 +331,13 @@ class Worker:
             return False
         return len(self._holdings) == len(self._holdings.overdue) or time.monotonic() >= self._stop_by
 
-    # --- starting ----------------------------------------------------------------------------------------------------
-
-    def _start(self, batch: list[ClaimedJob]) -> None:
-        """Start what was claimed; what cannot begin now and must not wait goes back."""
-        free = self._intake.free_slots() + len(batch)
-        back, ready = [], []
-        try:
-            prepared = [executor.prepare(claimed) for claimed in batch]
-        except ConnectionProblem:
-            self._unreleased += batch
-            raise
-        for place, (claimed, task) in enumerate(zip(batch, prepared, strict=True)):
-            if isinstance(task, Outcome):
-                self._unwritten.append(task)
-            elif place >= free and self._is_last_attempt(claimed):
-                back.append(claimed)  # if this machine died now, it would be dead without ever having begun
-            elif claimed.crashes >= SUSPECT_CRASHES:
-                self._suspect = claimed, task
-            else:
-                ready.append((claimed, task))
-        self._pool.put(ready)
-        if back:
-            self._intake.prefetch.pause()
-            self._give_back(back)
-        self._start_suspect()
-        self._write_outcomes()
-
-    def _start_suspect(self) -> None:
-        """Start a job that crashed its worker twice in a row, once nothing else is left in this process."""
-        if self._suspect is not None and len(self._holdings) == 1:
-            self._pool.put([self._suspect])
-            self._suspect = None
-
-    def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
-        return claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
-
-    # --- writing -----------------------------------------------------------------------------------------------------
-
-    def _write_outcomes(self) -> None:
-        if not self._unwritten:
-            return
-        if self._refusals >= MOST_REFUSALS:
-            logger.error(
-                "The database refuses to store what came of %d jobs; trying without results.", len(self._unwritten)
-            )
-            self._unwritten = [outcome._replace(result=None) for outcome in self._unwritten]
-        written: list[Outcome] = []
-        self._refusals += 1
-        try:
-            outcomes.write(self._unwritten, self._on_error, written.append)
-            self._refusals = 0
-        finally:
-            self._intake.prefetch.note([outcome.seconds for outcome in written if outcome.seconds])  # some never ran
-            self._holdings.drop(outcome.claimed for outcome in written)
-            if len(written) == len(self._unwritten):
-                self._unwritten = []
-            else:
-                done = {outcome.claimed.pair for outcome in written}
-                self._unwritten = [outcome for outcome in self._unwritten if outcome.claimed.pair not in done]
-
-    def _give_back(self, back: list[ClaimedJob]) -> None:
-        """Release these, with what an earlier try could not release because the database was away."""
-        self._unreleased += back
-        if not self._unreleased:
-            return
-        transitions.release_many(self._unreleased)
-        self._holdings.drop(self._unreleased)
-        self._unreleased = []
-
     def _give_back_unbegun(self) -> None:
+        """Give back what waits for a free slot."""
         waiting = self._pool.take_back()
         if self._suspect is not None:
             waiting.append(self._suspect[0])
             self._suspect = None
-        self._give_back(waiting)
+        self._outbox.give_back(waiting)
 
     def _end_overdue(self) -> None:
         """Stop attempts that are over their time; for one that cannot be stopped, end this process."""
@@ -377,8 +348,6 @@ class Worker:
                 )
         if self._holdings.overdue and self._stop_by is None:
             self.stop()
-
-    # --- coming and going --------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         """Give back what still runs: embedded here, else by the heartbeat process once this process has ended."""

@@ -1,0 +1,72 @@
+"""What a worker's loop has still to tell the database: outcomes to write, jobs to give back. `inbox` is its other end.
+
+All of it stays here until the database has taken it: what could not be written while it was away is offered again. If
+it goes on refusing outcomes, it is offered them without their results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from gnlqueue.queue import ClaimedJob, transitions
+from gnlqueue.worker import outcomes
+from gnlqueue.worker.executor import Outcome
+from gnlqueue.worker.holdings import Holdings
+from gnlqueue.worker.prefetch import Prefetch
+
+logger = logging.getLogger("gnlqueue.worker")
+
+MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
+
+
+class Outbox:
+    """Takes jobs out of `holdings` once they are written or given back, and tells `prefetch` how long they ran."""
+
+    def __init__(self, holdings: Holdings, prefetch: Prefetch, on_error: outcomes.ErrorHook | None) -> None:
+        self._holdings = holdings
+        self._prefetch = prefetch
+        self._on_error = on_error
+        self._unwritten: list[Outcome] = []
+        self._unreleased: list[ClaimedJob] = []
+        self._refusals = 0  # in a row, on a connection that was just made
+
+    def add(self, ended: Iterable[Outcome]) -> None:
+        """Take these to be written next."""
+        self._unwritten += ended
+
+    def write(self) -> None:
+        """Write the outcomes. Raises what a broken connection raises, and keeps those that are not written yet."""
+        if not self._unwritten:
+            return
+        if self._refusals >= MOST_REFUSALS:
+            logger.error(
+                "The database refuses to store what came of %d jobs; trying without results.", len(self._unwritten)
+            )
+            self._unwritten = [outcome._replace(result=None) for outcome in self._unwritten]
+        written: list[Outcome] = []
+        self._refusals += 1
+        try:
+            outcomes.write(self._unwritten, self._on_error, written.append)
+            self._refusals = 0
+        finally:
+            self._prefetch.note([outcome.seconds for outcome in written if outcome.seconds])  # some never ran
+            self._holdings.drop(outcome.claimed for outcome in written)
+            if len(written) == len(self._unwritten):
+                self._unwritten = []
+            else:
+                done = {outcome.claimed.pair for outcome in written}
+                self._unwritten = [outcome for outcome in self._unwritten if outcome.claimed.pair not in done]
+
+    def give_back_later(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Take jobs to be released with the next ones: the database is away."""
+        self._unreleased += jobs
+
+    def give_back(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Release jobs, with those that could not be released before. Raises and keeps them as `write` does."""
+        self._unreleased += jobs
+        if not self._unreleased:
+            return
+        transitions.release_many(self._unreleased)
+        self._holdings.drop(self._unreleased)
+        self._unreleased = []
