@@ -18,7 +18,7 @@ from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_ta
 from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.models import Job
-from gnlqueue.queue import ClaimedJob, claiming, transitions, wakeups
+from gnlqueue.queue import ClaimedJob, claiming, transitions
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Task
@@ -118,8 +118,6 @@ class Worker:
         self._still_wanted: Callable[[], bool] = lambda: True
         self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._woken = False
-        self._look_again_at: float | None = None  # for jobs whose notification was throttled away
-        self._looked_at = 0.0
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
 
@@ -219,13 +217,14 @@ class Worker:
         if late:
             self._intake.prefetch.pause()  # or this worker would claim them again at once
         self._outbox.give_back(late)
-        woken = self._look_again_at is not None and not self.drain  # whoever drains must know that nothing is due
+        woken = self._pace.is_woken and not self.drain  # whoever drains must know that nothing is due
         if not woken:
             self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
         room = self._intake.room()
+        claimed = []
         if room > 0:
-            self._looked_at = time.monotonic()
-        claimed = self._intake.claim(room) if room > 0 else []
+            self._pace.note_look()
+            claimed = self._intake.claim(room)
         if self._stop_by is not None:  # meanwhile
             self._outbox.give_back(claimed)
             return 0.0
@@ -303,8 +302,7 @@ class Worker:
         self._outbox.add(self._inbox.take())
         if self._woken:
             self._woken = False
-            self._pace.reset()
-            self._look_again_at = time.monotonic() + wakeups.WINDOW * 1.5
+            self._pace.wake()
 
     def _pause(self, room: int) -> float:
         """Return how long to wait when nothing was claimed."""
@@ -313,10 +311,6 @@ class Worker:
             return 0.0
         if room <= 0:
             return PATIENCE  # an outcome wakes us earlier
-        if self._look_again_at is not None:
-            if self._looked_at < self._look_again_at:
-                return max(self._look_again_at - time.monotonic(), 0.0)
-            self._look_again_at = None
         return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
 
     # --- ending ------------------------------------------------------------------------------------------------------

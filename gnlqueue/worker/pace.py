@@ -1,9 +1,12 @@
-"""How long an idle worker waits between two polls."""
+"""How long an idle worker waits between two looks for jobs."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+
+from gnlqueue.queue import wakeups
 
 #: Empty polls at the shortest pause: a worker that nothing wakes and that just had work will soon have more.
 PATIENT_POLLS = 5
@@ -12,7 +15,8 @@ PATIENT_POLLS = 5
 class Pace:
     """Pauses (seconds) that double from `shortest` to `longest` while there is nothing to do, less a little jitter.
 
-    The first few after a job are all of the shortest.
+    The first few after a job are all of the shortest. A worker that is woken looks twice: the notification of a job
+    that came just after the first look may have been throttled away.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
@@ -20,6 +24,22 @@ class Pace:
         self._longest = longest
         self._next = shortest
         self._patient_polls = PATIENT_POLLS
+        self._looked_at = 0.0
+        self._look_again_at: float | None = None
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a wakeup asks for one more look."""
+        return self._look_again_at is not None
+
+    def wake(self) -> None:
+        """Note word of work: look now, and once more when the notifications' window is over."""
+        self.reset()
+        self._look_again_at = time.monotonic() + wakeups.WINDOW * 1.5
+
+    def note_look(self) -> None:
+        """Note that the worker looks for jobs just now."""
+        self._looked_at = time.monotonic()
 
     def reset(self) -> None:
         """Begin again with the shortest pause: there was work, or word of it."""
@@ -28,6 +48,10 @@ class Pace:
 
     def pause(self, seconds_until_due: Callable[[], float | None]) -> float:
         """Return the next pause, which ends early where a scheduled job is due before."""
+        if self._look_again_at is not None:
+            if self._looked_at < self._look_again_at:
+                return max(self._look_again_at - time.monotonic(), 0.0)
+            self._look_again_at = None
         pause = self._next * random.uniform(0.9, 1)
         grown = self._next > self._shortest
         if self._patient_polls > 1:

@@ -45,6 +45,20 @@ def test_pause_ends_when_a_job_is_due() -> None:
     assert pace.pause(lambda: -3.0) == 0.2
 
 
+def test_woken_worker_looks_once_more_when_the_window_is_over() -> None:
+    pace = Pace(5, 60)
+    pace.wake()
+    pace.note_look()
+    assert pace.is_woken
+    assert 0 < pace.pause(lambda: None) <= wakeups.WINDOW * 1.5
+
+    time.sleep(wakeups.WINDOW * 2)
+    assert pace.pause(lambda: None) == 0  # it has not looked yet
+    pace.note_look()
+    assert pace.pause(lambda: None) > 4
+    assert not pace.is_woken
+
+
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When `claim_ready` is called from now on."""
     claim_ready, calls = claiming.claim_ready, []
