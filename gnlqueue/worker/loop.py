@@ -55,9 +55,21 @@ class Worker:
     5. Promotes, rescues and prunes beside it.
     6. Waits for a wakeup, a due job or the next poll, and polls ever less often while there is nothing to do.
 
-    `queues` are served in turn (default: every queue that a registered task names, and `default`); `lease`,
-    `poll_interval` and `max_poll_interval` (32 poll intervals) are seconds or timedeltas. `on_error(claimed, error)`
-    is called after a failure is recorded. With `drain` the worker stops when nothing is due.
+    Lengths of time are timedeltas or seconds; `None` stands for the default.
+
+    - `queues` are served in turn: by default every queue that a registered task names, and `default`.
+    - `database` is an alias (default: that of the setting `DATABASE`, else the router's).
+    - `lease` is how long a job stays the worker's without a heartbeat (default: the setting `LEASE_SECONDS`).
+    - `heartbeat=False` renews no lease: a job that runs longer may be taken over.
+    - `poll_interval` is the first pause of an idle worker, `max_poll_interval` (default: 32 times that) the longest.
+      `backoff=False` has it poll at `poll_interval` all the time.
+    - `worker_id` is what it claims under, of at most 100 characters and never used before (default: a new one).
+    - `on_error(claimed, error)` is called after a failure is recorded.
+    - `drain=True` stops it once nothing is due.
+    - `shutdown_timeout` is how long running jobs may go on after `stop()` (default: `SHUTDOWN_TIMEOUT_SECONDS`).
+    - `table` is where the heartbeat process of a supervisor sees what the worker holds; without one a thread beats.
+
+    Raises `ValueError` for a number out of range, `InvalidTask` for what is no queue name.
     """
 
     def __init__(
