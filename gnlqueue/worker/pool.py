@@ -17,7 +17,8 @@ from asgiref.sync import sync_to_async
 from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.registry import Task
-from gnlqueue.worker import executor, tidying
+from gnlqueue.worker import executor
+from gnlqueue.worker.connections import close_connections, tidy_connections, watch_connections
 from gnlqueue.worker.eventloop import EventLoop
 from gnlqueue.worker.executor import Ending, Outcome, Terms
 from gnlqueue.worker.table import LeaseTable, Stage
@@ -54,7 +55,7 @@ class Pool:
         self._outages = 0
         self._outages_seen_by_loop = 0
         self._loop: EventLoop | None = None
-        tidying.watch()
+        watch_connections()
 
     def put(self, jobs: Iterable[tuple[ClaimedJob, Task[..., Any]]]) -> None:
         """Run these jobs as soon as there are places for them."""
@@ -131,17 +132,17 @@ class Pool:
         while job is not None:
             if outages != self._outages:
                 outages = self._outages
-                tidying.close_all()
+                close_connections()
             self._table.advance(job.claimed, Stage.BEGUN)
             try:
                 outcome = executor.run_sync(job.claimed, job.task, self._terms)
             except BaseException as error:
                 outcome = _failed_before_its_task(job.claimed, error)
             self._table.advance(job.claimed, Stage.ENDED)
-            tidying.tidy(interrupted=isinstance(outcome.error, JobTimedOut))
+            tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._report(outcome)
             job = self._next(ended=1)
-        tidying.close_all()
+        close_connections()
 
     def _next(self, *, ended: int = 0) -> _Waiting | None:
         """Wait for the next job, after one or none has ended; `None` once the pool ends."""
@@ -159,7 +160,7 @@ class Pool:
                 told = self._changed.wait(IDLE_CONNECTION_AGE)
                 self._idle -= 1
             if not told:
-                tidying.close_all()
+                close_connections()
 
     # --- on the event loop -------------------------------------------------------------------------------------------
 
@@ -173,11 +174,11 @@ class Pool:
         try:
             if self._outages_seen_by_loop != self._outages:
                 self._outages_seen_by_loop = self._outages
-                await sync_to_async(tidying.close_all)()
+                await sync_to_async(close_connections)()
             self._table.advance(job.claimed, Stage.BEGUN)
             outcome = await executor.run_async(job.claimed, job.task, self._terms)
             if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
-                await sync_to_async(tidying.tidy)(interrupted=False)
+                await sync_to_async(tidy_connections)(interrupted=False)
         except BaseException as error:
             outcome = outcome or _failed_before_its_task(job.claimed, error)
         self._table.advance(job.claimed, Stage.ENDED)

@@ -1,4 +1,4 @@
-"""What a job leaves behind in the database connections of its thread, and what the next job must not find there."""
+"""The database connections of the threads that run jobs: what one job leaves behind there, the next must not find."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def watch() -> None:
+def watch_connections() -> None:
     """Begin to note which threads make connections."""
-    connection_created.connect(_note_connection, dispatch_uid="gnlqueue.worker.tidying")
+    connection_created.connect(_note_connection, dispatch_uid="gnlqueue.worker.connections")
 
 
 def _note_connection(**_: Any) -> None:
     _thread.connected = True
 
 
-def tidy(*, interrupted: bool) -> None:
+def tidy_connections(*, interrupted: bool) -> None:
     """Leave no transaction and no broken connection to the next job, without reconnecting for each.
 
     `CONN_MAX_AGE` is about web requests; its default of 0 would mean a new connection for every job.
@@ -50,7 +50,7 @@ def tidy(*, interrupted: bool) -> None:
             _close(connection)
 
 
-def close_all() -> None:
+def close_connections() -> None:
     """Close all database connections of this thread."""
     for connection in connections.all(initialized_only=True):
         _close(connection)
