@@ -39,7 +39,7 @@ class Stage(IntEnum):
     OVERDUE = 4  #: over its timeout, and cannot be interrupted
 
 
-class Held(NamedTuple):
+class HeldJob(NamedTuple):
     """One entry as the heartbeat reads it."""
 
     pair: Pair
@@ -129,7 +129,7 @@ class LeaseTable:
 
     # The heartbeat's side.
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldJob]:
         """Read what is held. An entry that changes meanwhile is left for the next beat."""
         cells = self._cells
         for place in range(_ENTRIES, len(cells), _ENTRY_SIZE):
@@ -139,7 +139,7 @@ class LeaseTable:
             generation = cells[place + _GENERATION]
             pair = cells[place + _ID], cells[place + _TOKEN]
             if cells[place + _GENERATION] == generation and cells[place + _STAGE] != Stage.FREE:
-                yield Held(pair, Stage(stage))
+                yield HeldJob(pair, Stage(stage))
 
     def clear(self) -> None:
         """Forget everything, once the jobs of a worker that is gone were given back."""
