@@ -55,7 +55,6 @@ class LeaseTable:
     """A fixed number of entries in anonymous shared memory; make it before forking."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
         self._memory = mmap.mmap(-1, (_ENTRIES + capacity * _ENTRY_SIZE) * 8)
         self._cells = memoryview(self._memory).cast("q")
         self._places: dict[Pair, int] = {}  # -> the first cell of its entry; the worker's own
