@@ -21,6 +21,7 @@ from gnlqueue import __version__
 from gnlqueue.conf import settings
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.options import check_queue_name
+from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
 from gnlqueue.worker.identity import served_queues
@@ -164,7 +165,7 @@ def _run_reloading(command: list[str]) -> int:
 
 def _say_what_starts(options: dict[str, Any]) -> None:
     queues = served_queues(options["queues"])
-    alias = Worker(database=options["database"]).database
+    alias = alias_of(options["database"])
     database = connections[alias]
     place = database.settings_dict.get("HOST") or ("a file" if database.vendor == "sqlite" else "localhost")
     # Not MySQL's display_name, which asks the server: the supervisor opens no connection, and waits for none.
