@@ -17,17 +17,15 @@ import os
 import random
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from gnlqueue.exceptions import DatabaseNotReady
+from gnlqueue.worker.forking import EXIT_NOT_READY, SIGNALS, fork, let_signals_in
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
 from gnlqueue.worker.loop import Worker
@@ -35,8 +33,6 @@ from gnlqueue.worker.prefetch import MAX_PREFETCH
 from gnlqueue.worker.table import LeaseTable, Owner
 
 logger = logging.getLogger("gnlqueue.worker")
-
-EXIT_FAILED, EXIT_NOT_READY = 1, 3
 
 #: A worker's own: it ended because of a job that is over its timeout.
 EXIT_OVERDUE = 4
@@ -50,9 +46,6 @@ ONE_SIGNAL = 0.5  # seconds; who signals a process and then its group (timeout, 
 
 #: The environment variable with the pid of a parent without whom the supervisor is to stop; see `runworker --reload`.
 PARENT = "GNLQUEUE_PARENT"
-
-#: Held back in a new process until it has handlers of its own: until then it has the supervisor's.
-SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 #: What the supervisor sends its workers. SIGTERM may also come to all of us from outside, so it never means "at once".
 FINISH, AT_ONCE = signal.SIGTERM, signal.SIGQUIT
@@ -145,40 +138,11 @@ class Supervisor:
     def _start_heartbeat(self) -> int:
         worker = self._template
         heartbeat = Heartbeat(worker.database, worker.lease, self._tables, self.health_file)
-        return self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes, _let_signals_in))
+        return self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes, let_signals_in))
 
     def _fork(self, body: Callable[[], int | None]) -> int:
-        """Run `body` in a child process, whose exit status it returns; return the child's pid."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            pid = os.fork()
-        except OSError as error:  # no memory or no process to spare: later
-            _let_signals_in()
-            logger.error("A process cannot be started, trying again: %s", error)
-            return 0
-        if pid:
-            _let_signals_in()
-            return pid
-        status = EXIT_FAILED
-        try:
-            signal.set_wakeup_fd(-1)
-            os.close(self._wake_heartbeat)  # only the supervisor holds it, so that it closes when the supervisor dies
-            status = body() or 0
-        except (DatabaseNotReady, ImproperlyConfigured) as error:
-            logger.error("%s", error)
-            status = EXIT_NOT_READY
-        except BaseException:
-            logger.exception("This process ends because of an error that nothing handled.")
-        finally:
-            with contextlib.suppress(Exception):
-                connections.close_all()
-            logging.shutdown()
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(status)
+        # Only the supervisor holds that end of the pipe, so that it closes when the supervisor dies.
+        return fork(body, closing=self._wake_heartbeat)
 
     def _be_worker(self, worker_id: str, table: LeaseTable) -> int:
         worker = Worker(**{**self.options, "worker_id": worker_id}, table=table)
@@ -186,7 +150,7 @@ class Supervisor:
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _let_signals_in()
+        let_signals_in()
         worker.run(still_wanted=lambda: os.getppid() == self._pid)
         return EXIT_OVERDUE if worker.has_overdue else 0
 
@@ -250,8 +214,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _handled_signals(self) -> Any:
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         wakeup = signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         try:
@@ -301,7 +264,3 @@ class Supervisor:
             logger.error("What the workers held could not be given back in time; their leases will run out.")
             os.kill(self._heartbeat.pid, signal.SIGKILL)
             os.waitpid(self._heartbeat.pid, 0)
-
-
-def _let_signals_in() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

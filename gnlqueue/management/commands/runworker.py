@@ -24,9 +24,10 @@ from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
+from gnlqueue.worker.forking import EXIT_FAILED, EXIT_NOT_READY
 from gnlqueue.worker.identity import served_queues
 from gnlqueue.worker.loop import Worker
-from gnlqueue.worker.supervisor import EXIT_FAILED, EXIT_NOT_READY, PARENT, Supervisor
+from gnlqueue.worker.supervisor import PARENT, Supervisor
 
 
 def queue_list(text: str) -> list[str]:

@@ -1,0 +1,64 @@
+"""A process of our own: running a function in a forked child, and the status with which it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from gnlqueue.exceptions import DatabaseNotReady
+
+logger = logging.getLogger("gnlqueue.worker")
+
+EXIT_FAILED, EXIT_NOT_READY = 1, 3
+
+#: Held back in a new process until it has handlers of its own: until then it has its parent's.
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
+
+
+def fork(body: Callable[[], int | None], *, closing: int) -> int:
+    """Run `body` in a child process, whose exit status it returns; return the child's pid, 0 where there is none.
+
+    `closing` is a file descriptor that stays the parent's. `body` calls `let_signals_in` once it has its handlers.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        pid = os.fork()
+    except OSError as error:  # no memory or no process to spare: later
+        let_signals_in()
+        logger.error("A process cannot be started, trying again: %s", error)
+        return 0
+    if pid:
+        let_signals_in()
+        return pid
+    status = EXIT_FAILED
+    try:
+        signal.set_wakeup_fd(-1)
+        os.close(closing)
+        status = body() or 0
+    except (DatabaseNotReady, ImproperlyConfigured) as error:
+        logger.error("%s", error)
+        status = EXIT_NOT_READY
+    except BaseException:
+        logger.exception("This process ends because of an error that nothing handled.")
+    finally:
+        with contextlib.suppress(Exception):
+            connections.close_all()
+        logging.shutdown()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def let_signals_in() -> None:
+    """Receive what was held back: there are handlers for it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
