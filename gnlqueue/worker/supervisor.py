@@ -5,7 +5,7 @@
 3. Replaces what dies, ever more slowly while it dies young.
 4. On SIGTERM or SIGINT lets the workers finish, then the heartbeat, and ends with 0. A second signal ends them at once.
 
-The exit status: 0 when all ended as they should, 1 when something kept failing, 3 when the database is not ready.
+The exit status: 0, or 3 when the database is not ready.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ YOUNG = 10.0  # seconds; a process that dies younger is in a crash loop
 LONGEST_PAUSE = 30.0  # seconds between two starts of a process that dies young
 HEARTBEAT_PATIENCE = 5.0  # seconds for the last give-back; after it the leases run out by themselves
 WATCH_EVERY = 1.0  # seconds between two looks at the children; signals and their ends come at once
-
-ONE_SIGNAL = 0.5  # seconds; who signals a process and then its group (timeout, some shells) means it once
+NEVER = float("inf")  # when a worker starts again that has drained what was due
+ONE_SIGNAL = 0.5  # seconds; whoever signals a process and then its group (timeout, some shells) means it once
 
 #: The environment variable with the pid of a parent without whom the supervisor is to stop; see `runworker --reload`.
 PARENT = "GNLQUEUE_PARENT"
@@ -55,47 +55,52 @@ FINISH, AT_ONCE = signal.SIGTERM, signal.SIGQUIT
 class _Child:
     """A process to keep alive, and how its last ones fared."""
 
-    start: Callable[[], int]
     table: LeaseTable | None = None
     pid: int = 0
-    started_at: float = 0.0
-    young_deaths: int = 0
-    start_after: float = 0.0
+    started_at: float = 0.0  # monotonic seconds
+    young_deaths: int = 0  # in a row
+    start_after: float = 0.0  # monotonic seconds
+
+    @property
+    def is_to_start(self) -> bool:
+        """Whether there is no process now, and the pause before the next one is over."""
+        return not self.pid and time.monotonic() >= self.start_after
 
 
-@dataclass
 class Supervisor:
-    """Keeps `processes` workers alive. `options` are `Worker`'s arguments; `health_file` is touched by each beat."""
+    """Keeps `processes` workers alive, for one `run`.
 
-    options: dict[str, Any]
-    processes: int = 1
-    health_file: Path | None = None
-    status: int = 0
-    _children: list[_Child] = field(default_factory=list)
-    _received: list[signal.Signals] = field(default_factory=list)
-    _signals: int = 0
-    _first_signal_at: float = 0.0
+    `options` are `Worker`'s arguments, which are checked here; `health_file` is touched by each beat that worked.
+    """
 
-    def run(self) -> int:
-        """Work until a signal says stop, or all is drained; return the exit status."""
-        self._template = Worker(**self.options)  # checks the options here, where a person sees the error
-        connections.close_all()  # the project's start may have opened some, which children must not share
+    def __init__(self, options: dict[str, Any], processes: int = 1, health_file: Path | None = None) -> None:
+        self._options = options
+        self._health_file = health_file
+        self._template = Worker(**options)  # here, where a person sees the error
         self._pid = os.getpid()
-        parent = os.environ.pop(PARENT, None)
+        parent = os.environ.pop(PARENT, None)  # ours, not our children's
         self._parent = int(parent) if parent is not None else None
         capacity = self._template.concurrency + MAX_PREFETCH
         # Twice as many tables as workers: a dead worker's is busy until its jobs are given back.
-        self._tables = [LeaseTable(capacity) for _ in range(2 * self.processes)]
+        self._tables = [LeaseTable(capacity) for _ in range(2 * processes)]
+        self._workers = [_Child() for _ in range(processes)]
+        self._heartbeat = _Child()
         self._wakes, self._wake_heartbeat = os.pipe()
         self._news, self._tell = os.pipe()
         os.set_blocking(self._news, False)
         os.set_blocking(self._tell, False)
-        self._heartbeat = _Child(self._start_heartbeat)
-        self._children = [_Child(self._starter_of(number)) for number in range(self.processes)]
+        self._received: list[signal.Signals] = []
+        self._first_signal_at = 0.0
+        self._stopping = False
+        self._status = 0
+
+    def run(self) -> int:
+        """Work until a signal says stop, or all is drained; return the exit status."""
+        connections.close_all()  # the project's start may have opened some, which children must not share
         gc.collect()
         gc.freeze()  # a collection in a child writes to every object that it looks at, and the page is shared no more
         with self._handled_signals():
-            while self._workers_wanted() or any(child.pid for child in self._children):
+            while self._workers_wanted() or any(worker.pid for worker in self._workers):
                 self._start_missing()
                 self._sleep()
                 self._reap()
@@ -103,49 +108,45 @@ class Supervisor:
             self._end_heartbeat()
         for descriptor in (self._wakes, self._news, self._tell):
             os.close(descriptor)
-        return self.status
+        return self._status
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def _start_missing(self) -> None:
-        now = time.monotonic()
         # The heartbeat first, and also while the workers finish: what they run needs its leases.
-        missing = [self._heartbeat, *(self._children if self._workers_wanted() else [])]
-        for child in missing:
-            if not child.pid and now >= child.start_after:
-                child.pid, child.started_at = child.start(), now
+        if self._heartbeat.is_to_start:
+            self._start_heartbeat()
+        if self._workers_wanted():
+            for child in self._workers:
+                if child.is_to_start:
+                    self._start_worker(child)
 
-    def _starter_of(self, number: int) -> Callable[[], int]:
-        return lambda: self._start_worker(self._children[number])
+    def _start_heartbeat(self) -> None:
+        heartbeat = Heartbeat(self._template.database, self._template.lease, self._tables, self._health_file)
+        self._heartbeat.started_at = time.monotonic()
+        self._heartbeat.pid = self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes, let_signals_in))
 
-    def _start_worker(self, child: _Child) -> int:
+    def _start_worker(self, child: _Child) -> None:
         table = next((table for table in self._tables if table.owner is Owner.NONE), None)
         if table is None:  # all are waiting for the database to take back what their workers held
             child.start_after = time.monotonic() + WATCH_EVERY
-            return 0
-        worker_id = new_worker_id(self.options.get("worker_id"))
+            return
+        worker_id = new_worker_id(self._options.get("worker_id"))
         table.assign(worker_id)
         table.owner = Owner.ALIVE
-        child.table = table
-        pid = self._fork(lambda: self._be_worker(worker_id, table))
-        table.pid = pid
-        if not pid:
+        child.table, child.started_at = table, time.monotonic()
+        child.pid = table.pid = self._fork(lambda: self._be_worker(worker_id, table))
+        if not child.pid:
             table.clear()
             child.table = None
             child.start_after = time.monotonic() + WATCH_EVERY
-        return pid
-
-    def _start_heartbeat(self) -> int:
-        worker = self._template
-        heartbeat = Heartbeat(worker.database, worker.lease, self._tables, self.health_file)
-        return self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes, let_signals_in))
 
     def _fork(self, body: Callable[[], int | None]) -> int:
         # Only the supervisor holds that end of the pipe, so that it closes when the supervisor dies.
         return fork(body, closing=self._wake_heartbeat)
 
     def _be_worker(self, worker_id: str, table: LeaseTable) -> int:
-        worker = Worker(**{**self.options, "worker_id": worker_id}, table=table)
+        worker = Worker(**{**self._options, "worker_id": worker_id}, table=table)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of us; the supervisor passes it on
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))
@@ -164,7 +165,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Note which children ended, were stopped, or go on."""
-        for child in [self._heartbeat, *self._children]:
+        for child in [self._heartbeat, *self._workers]:
             while child.pid:
                 pid, status = os.waitpid(child.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
                 if pid == 0:
@@ -172,31 +173,29 @@ class Supervisor:
                 self._note(child, status)
 
     def _note(self, child: _Child, status: int) -> None:
-        if os.WIFSTOPPED(status):
-            if child.table is not None:
-                child.table.owner = Owner.STOPPED
-            return
-        if os.WIFCONTINUED(status):
-            if child.table is not None:
-                child.table.owner = Owner.ALIVE
-            return
-        code = os.waitstatus_to_exitcode(status)
-        lived = time.monotonic() - child.started_at
+        if not os.WIFSTOPPED(status) and not os.WIFCONTINUED(status):
+            self._note_end(child, os.waitstatus_to_exitcode(status))
+        elif child.table is not None:
+            child.table.owner = Owner.STOPPED if os.WIFSTOPPED(status) else Owner.ALIVE
+
+    def _note_end(self, child: _Child, code: int) -> None:
+        """Have the heartbeat give back what a worker held, and start another one where that is due."""
         child.pid = 0
         if child.table is not None:
             child.table.owner = Owner.ENDED if code in {0, EXIT_OVERDUE} else Owner.CRASHED
             child.table = None
             os.write(self._wake_heartbeat, b"x")
         if code == EXIT_NOT_READY:
-            self.status = EXIT_NOT_READY
-            if not self._signals:
-                self._finish()
-        elif self.options.get("drain") and code == 0:
-            child.start_after = float("inf")  # it is done
-        elif not self._signals:
-            self._slow_down(child, code, lived)
+            self._status = EXIT_NOT_READY
+            if not self._stopping:
+                self._stop(FINISH)
+        elif self._options.get("drain") and code == 0:
+            child.start_after = NEVER
+        elif not self._stopping:
+            self._plan_restart(child, code)
 
-    def _slow_down(self, child: _Child, code: int, lived: float) -> None:
+    def _plan_restart(self, child: _Child, code: int) -> None:
+        lived = time.monotonic() - child.started_at
         child.young_deaths = child.young_deaths + 1 if code not in {0, EXIT_OVERDUE} and lived < YOUNG else 0
         pause = 0.0
         if child.young_deaths > 1:
@@ -208,7 +207,7 @@ class Supervisor:
         logger.error("restart    a %s process %s after %.1f s%s", what, how, lived, then)
 
     def _workers_wanted(self) -> bool:
-        return not self._signals and not all(child.start_after == float("inf") for child in self._children)
+        return not self._stopping and not all(child.start_after == NEVER for child in self._workers)
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -231,26 +230,26 @@ class Supervisor:
     def _heed_signals(self) -> None:
         while self._received:
             self._heed(self._received.pop(0))
-        if not self._signals and self._parent is not None and os.getppid() != self._parent:
+        if not self._stopping and self._parent is not None and os.getppid() != self._parent:
             logger.warning("stopping   the reloader is gone: what runs may finish")
-            self._finish()
+            self._stop(FINISH)
 
     def _heed(self, received: signal.Signals) -> None:
-        if self._signals and time.monotonic() - self._first_signal_at < ONE_SIGNAL:
-            return
-        if self._signals:
-            logger.warning("stopping   at once")
-        else:
+        if not self._stopping:
             self._first_signal_at = time.monotonic()
             logger.warning("stopping   on %s: what runs may finish; again to stop at once", received.name)
-        self._finish()
+            self._stop(FINISH)
+        elif time.monotonic() - self._first_signal_at >= ONE_SIGNAL:
+            logger.warning("stopping   at once")
+            self._stop(AT_ONCE)
 
-    def _finish(self) -> None:
-        self._signals += 1
-        for child in self._children:
+    def _stop(self, how: signal.Signals) -> None:
+        """Tell the workers to stop; none is started any more."""
+        self._stopping = True
+        for child in self._workers:
             if child.pid:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child.pid, FINISH if self._signals == 1 else AT_ONCE)
+                    os.kill(child.pid, how)
                     os.kill(child.pid, signal.SIGCONT)  # one that is stopped could not hear it
 
     def _end_heartbeat(self) -> None:
