@@ -1,23 +1,32 @@
 """Running jobs: `Worker` is one process's claim loop, `Supervisor` keeps several of them alive.
 
+In the order in which things happen:
+
 ====================  ==================================================================================
 module                its job
 ====================  ==================================================================================
-table                 what a worker holds, in memory that its supervisor and heartbeat see
-identity              a worker's id, its queues, and the row by which people see it
-holdings              what is in that table, as the worker itself has it
-intake                how many jobs to claim, and from which queue
-pace                  how long to wait between two polls
-executor              run one job and say what came of it
-pool                  the threads and the event loop that jobs run on
-timeouts              stop an attempt that runs too long
-outcomes              write what came of jobs, in groups
-heartbeat             renew leases; give back the jobs of a worker that died
-maintenance           promote, rescue and prune, each at its pace
-wakeup                be told of new jobs
-loop                  `Worker`: claim, run, write, wait
 supervisor            `Supervisor`: start, watch, replace and end the processes
+forking               run a function in a child process
+heartbeat             renew leases; give back the jobs of a worker that died
+table                 what a worker holds, in memory that its supervisor and heartbeat see
+loop                  `Worker`: claim, start, wait, write
+identity              a worker's id, its queues, and the row by which people see it
+wakeup                be told of new jobs
+maintenance           promote, rescue, count and prune, each at its pace
+intake                how many jobs to claim, and from which queue
+prefetch              how many to claim beyond the free slots
+holdings              what the worker has claimed and not written yet; publishes it in the table
+pool                  where jobs run: threads, and the event loop
+eventloop             the thread in which `async def` tasks run
+executor              run one job and say what came of it
+timeouts              stop an attempt that runs too long
+connections           what one job left behind in its thread's database connections
+inbox                 what the loop waits for: outcomes, a wakeup, word to stop
+pace                  when to look for jobs next
+outbox                what is still to be written or given back, also while the database is away
+outcomes              write what came of jobs, in groups
 console               what people read
+alone                 one job in the caller's own thread: `Worker.run_once`
 ====================  ==================================================================================
 """
 
