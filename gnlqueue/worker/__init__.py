@@ -20,7 +20,7 @@ pool                  where jobs run: threads, and the event loop
 eventloop             the thread in which `async def` tasks run
 executor              run one job and say what came of it
 timeouts              stop an attempt that runs too long
-connections           what one job left behind in its thread's database connections
+connections           clean up what a job left behind in its thread's database connections
 inbox                 what the loop waits for: outcomes, a wakeup, word to stop
 pace                  when to look for jobs next
 outbox                what is still to be written or given back, also while the database is away

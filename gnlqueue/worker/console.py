@@ -1,4 +1,4 @@
-"""What people read: one line for each job, and who is working on what.
+"""What people read of a worker: its log, with one line for each job.
 
 On a terminal the lines are coloured and a failure shows its traceback. Elsewhere each logging record is one line, and
 the traceback is where `manage.py gnlqueue dead` and the admin show it.

@@ -28,7 +28,7 @@ class EventLoop:
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(lineage.begin)
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
-        self._begins = False  # soon, or just now
+        self._begins = False  # whether `_begin` runs soon, or just now
         self._thread = threading.Thread(target=self._run, name="gnlqueue-asyncio", daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class EventLoop:
             job = self._next_job()
             if job is None and self._begins:
                 self._begins = False
-                job = self._next_job()  # once more: who came until now has not called
+                job = self._next_job()  # once more: for a job that came until now nobody has called
             if job is None:
                 return
             task = asyncio.Task(job, loop=self._loop, **_EAGERLY)

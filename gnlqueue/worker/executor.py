@@ -151,7 +151,7 @@ async def run_async(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> 
 
 
 async def _limited(called: Awaitable[Any], claimed: ClaimedJob, limit: float, timeouts: Timeouts) -> Any:
-    """Return what `called` does, within `limit` seconds."""
+    """Return what `called` returns, within `limit` seconds."""
     timeouts.enter(claimed, limit, interrupt=False)
     try:
         async with asyncio.timeout(limit) as end:

@@ -67,7 +67,7 @@ class Heartbeat:
                 logger.error("The health file cannot be touched: %s", error)
 
     def give_back(self) -> None:
-        """Give back what workers held that are gone, and empty their tables."""
+        """Give back what was held by workers that are gone, and empty their tables."""
         for table in self.tables:
             if table.owner not in {Owner.CRASHED, Owner.ENDED}:
                 continue
@@ -84,7 +84,7 @@ class Heartbeat:
             table.clear()
 
     def _in_name_of(self, worker_id: str) -> list[Pair]:
-        """Return what a worker holds by the database: also what it had claimed, but not yet published."""
+        """Return what a worker holds according to the database: also what it has claimed, but not published yet."""
         held = Job.objects.using(self.database).with_status(JobStatus.IN_PROGRESS).filter(worker_id=worker_id)
         return list(held.values_list("id", "lease_token"))
 

@@ -31,7 +31,7 @@ def register(
 ) -> None:
     """Show a worker to people; the row is theirs, and no decision is taken from it.
 
-    `lease` is its own, in seconds (default: the setting); not heard of for that long, it is shown as silent.
+    `lease` is the worker's, in seconds (default: the setting): how long it may be silent before people are told so.
     """
     shown = {
         "hostname": socket.gethostname()[:200],

@@ -6,8 +6,8 @@ the loop waits for. Those of jobs with steps ring at once.
 
 from __future__ import annotations
 
-import queue as queues_
 from collections import deque
+from queue import Empty, SimpleQueue
 
 from gnlqueue.worker.executor import Outcome
 
@@ -17,7 +17,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._outcomes: deque[Outcome] = deque()
-        self._bell: queues_.SimpleQueue[None] = queues_.SimpleQueue()
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._awaited = 1
         self._rung = False
         self._urgent = False
@@ -45,9 +45,9 @@ class Inbox:
         if len(self._outcomes) < outcomes and not self._urgent:
             try:
                 self._bell.get(timeout=max(seconds, 0.0))
-            except queues_.Empty:
+            except Empty:
                 return False
-        while not self._bell.empty():  # what they rang for is looked for now
+        while not self._bell.empty():  # whatever it was rung for, the loop looks for it now
             self._bell.get_nowait()
         return True
 

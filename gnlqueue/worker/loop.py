@@ -39,7 +39,7 @@ from gnlqueue.worker.timeouts import Timeouts
 logger = logging.getLogger("gnlqueue.worker")
 
 GROUP_DELAY = 0.005  # seconds that an outcome waits for others while more are running
-GROUPS = 4  # of outcomes, in which what is held is written
+GROUPS = 4  # in which the outcomes of what is held are written
 LET_BEGIN = 0.001  # seconds that the loop leaves the interpreter to what it has just started
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
@@ -189,6 +189,7 @@ class Worker:
         self._leave()
 
     def _work(self) -> None:
+        """Take turn after turn on a connection of the loop's own, and on a new one when that breaks."""
         beat = self.lease / BEATS_PER_LEASE
         outage = Outage(beat)
         reached = False
@@ -229,7 +230,8 @@ class Worker:
         if late:
             self._intake.prefetch.pause()  # or this worker would claim them again at once
         self._outbox.give_back(late)
-        woken = self._pace.is_woken and not self.drain  # whoever drains must know that nothing is due
+        # When woken, claim before the upkeep; but a draining worker must promote first, to know that nothing is due.
+        woken = self._pace.is_woken and not self.drain
         if not woken:
             self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
         room = self._intake.room()
@@ -241,7 +243,7 @@ class Worker:
             self._outbox.give_back(claimed)
             return 0.0
         self._start(claimed)
-        if woken:  # for a new job, which came first
+        if woken:
             self._maintenance.do_what_is_due(idle=False)
         self._was_idle = not self._holdings
         if not claimed:
@@ -333,6 +335,7 @@ class Worker:
         return bool(self._holdings.overdue)
 
     def _finished(self) -> bool:
+        """Tell whether the worker stops, and has nothing left to wait for or no more time."""
         if self._stop_by is None:
             return False
         return len(self._holdings) == len(self._holdings.overdue) or time.monotonic() >= self._stop_by

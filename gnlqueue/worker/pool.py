@@ -71,7 +71,7 @@ class Pool:
         taken: list[ClaimedJob] = []
         with self._lock:
             for waiting in self._waiting.values():
-                while waiting and waiting[0].since <= limit:  # who came first has waited longest
+                while waiting and waiting[0].since <= limit:  # the first has waited longest
                     taken.append(waiting.popleft().claimed)
         return taken
 

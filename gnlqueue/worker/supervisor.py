@@ -85,8 +85,8 @@ class Supervisor:
         self._tables = [LeaseTable(capacity) for _ in range(2 * processes)]
         self._workers = [_Child() for _ in range(processes)]
         self._heartbeat = _Child()
-        self._wakes, self._wake_heartbeat = os.pipe()
-        self._news, self._tell = os.pipe()
+        self._wakes, self._wake_heartbeat = os.pipe()  # to the heartbeat: a worker has ended
+        self._news, self._tell = os.pipe()  # to ourselves: a signal has come
         os.set_blocking(self._news, False)
         os.set_blocking(self._tell, False)
         self._received: list[signal.Signals] = []

@@ -26,7 +26,7 @@ class Owner(IntEnum):
     ALIVE = 1
     STOPPED = 2  #: by SIGSTOP: its leases are not renewed
     CRASHED = 3  #: what had begun is to blame
-    ENDED = 4  #: at its own will: nothing counts
+    ENDED = 4  #: of its own will: nothing is to blame
 
 
 class Stage(IntEnum):
