@@ -15,6 +15,21 @@ For whoever writes a consumer of their own::
 Each verb takes `using=`, a database alias (without it `GNLQUEUE["DATABASE"]`, else the router's), and `now=`, an aware
 datetime (without it the *database's* clock decides, never this machine's). The holder's verbs (complete, fail, extend,
 release, suspend, block) take the `ClaimedJob` that a claim gave, and raise `LeaseLost` when it is not held any more.
+
+============  =============================================================================
+candidates    what is claimed next: the one definition
+claiming      promote, rescue, claim
+claimed       `ClaimedJob`, and the guard `held` that each of a holder's writes carries
+leases        renew leases
+transitions   every guarded UPDATE by which a job leaves `in_progress`
+leaving       what those UPDATEs have in common
+attempts      how many, how far apart, and what is kept of a failed one
+enqueueing    the one INSERT
+operating     what people do from outside
+reading       `stats`, `dead`
+wakeups       tell idle workers that there is work
+transactions  which alias, and trying again after a deadlock
+============  =============================================================================
 """
 
 from gnlqueue.queue.claimed import ClaimedJob
