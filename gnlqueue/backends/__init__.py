@@ -97,7 +97,8 @@ class GnlqueueBackend(BaseTaskBackend):
         Raises `InvalidTask` as `validate_task` does, `TypeError` for arguments that do not fit the function or that
         Django cannot make JSON of, `PayloadError` for those that a database cannot keep.
         """
-        from gnlqueue.queue import enqueueing
+        from gnlqueue.queue.enqueueing import insert
+        from gnlqueue.queue.new_jobs import new_job
         from gnlqueue.queue.transactions import alias_of
 
         self.validate_task(task)
@@ -105,8 +106,8 @@ class GnlqueueBackend(BaseTaskBackend):
         args, kwargs = cast("tuple[list[Any], dict[str, Any]]", normalize_json([list(args), dict(kwargs)]))
         registry.get_task(task.module_path).check_arguments(tuple(args), kwargs)
         options = {results.BACKEND: self.alias}
-        new = enqueueing._new(task.module_path, args, kwargs, self._options_of(task), self.max_attempts, options)
-        job = enqueueing._insert_one(new, alias_of(self.database), None)
+        new = new_job(task.module_path, args, kwargs, self._options_of(task), self.max_attempts, options)
+        job = insert(new, alias_of(self.database))
         result = results.result_of(job, task, self.alias)
         task_enqueued.send_robust(type(self), task_result=result)
         return result

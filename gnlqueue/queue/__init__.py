@@ -24,6 +24,7 @@ leases        renew leases
 transitions   every guarded UPDATE by which a job leaves `in_progress`
 leaving       what those UPDATEs have in common
 attempts      how many, how far apart, and what is kept of a failed one
+new_jobs      a job about to be inserted, checked
 enqueueing    the one INSERT
 operating     what people do from outside
 reading       `stats`, `dead`

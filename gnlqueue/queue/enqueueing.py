@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models.base import ModelState
 
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.backoff import Backoff
-from gnlqueue.conf import settings
-from gnlqueue.dialects.base import INSERTED, NewRow
-from gnlqueue.exceptions import EnqueuedOutsideTransaction, IdempotencyConflict
-from gnlqueue.models import Job, JobStatus
+from gnlqueue.dialects.base import INSERTED
+from gnlqueue.exceptions import IdempotencyConflict
+from gnlqueue.models import Job
 from gnlqueue.options import Options
 from gnlqueue.queue import wakeups
-from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
-from gnlqueue.registry import Call, check_name, dotted
+from gnlqueue.queue.new_jobs import NewJob, from_call, new_job, stored_options
+from gnlqueue.queue.transactions import alias_of, retried, warn_outside_transaction
+from gnlqueue.registry import Call, check_name
 
 BATCH = 500  # rows of one INSERT
 BATCH_BYTES = 4 * 1024 * 1024  # of their arguments
-MOST_OPTIONS = 100_000  # bytes
 
 _DUPLICATE_KEY = 1062
-
-
-class NewJob(NamedTuple):
-    """A job about to be inserted, checked; `args` and `kwargs` also as the JSON text that is stored."""
-
-    task_name: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    args_text: str
-    kwargs_text: str
-    options: dict[str, Any] | None
-    max_attempts: int | None
-    said: Options
-
-    @property
-    def key_hash(self) -> str | None:
-        key = self.said.idempotency_key
-        return None if key is None else hashlib.sha256(key.encode()).hexdigest()
 
 
 def enqueue(
@@ -85,15 +63,14 @@ def enqueue(
         run_after=run_after,
         idempotency_key=idempotency_key,
     )
-    options = _stored_options({"backoff": said.backoff, "timeout": said.timeout})
-    return _insert_one(
-        _new(check_name(task_name), args, kwargs or {}, said, max_attempts, options), alias_of(using), now
-    )
+    options = stored_options({"backoff": said.backoff, "timeout": said.timeout})
+    new = new_job(check_name(task_name), args, kwargs or {}, said, max_attempts, options)
+    return insert(new, alias_of(using), now)
 
 
 def enqueue_call(call: Call) -> Job:
     """Store the job of a bound call; see `gnlqueue.registry.Task.enqueue`."""
-    return _insert_one(_from_call(call), alias_of(call.task.options.database), None)
+    return insert(from_call(call), alias_of(call.task.options.database))
 
 
 def enqueue_calls(calls: Iterable[Call]) -> list[int]:
@@ -106,7 +83,7 @@ def enqueue_calls(calls: Iterable[Call]) -> list[int]:
             raise TypeError(f"enqueue_many() takes bound calls, made with task.bind(…), not {call!r}.")
         places, new = by_database.setdefault(aliases(call.task.options.database), ([], []))
         places.append(total - 1)
-        new.append(_from_call(call))
+        new.append(from_call(call))
     ids = [0] * total
     for database, (places, new) in by_database.items():
         for place, id in zip(places, _insert_many(new, database), strict=True):
@@ -114,60 +91,21 @@ def enqueue_calls(calls: Iterable[Call]) -> list[int]:
     return ids
 
 
-def _from_call(call: Call) -> NewJob:
-    task = call.task
-    own = task.overrides  # only what this call changed is stored; the rest is the task's when the job runs
-    return _new(task.name, call.args, call.kwargs, task.options, own.get("max_attempts"), _stored_options(own))
+def insert(new: NewJob, alias: str, now: datetime | None = None) -> Job:
+    """Store a job, and return it; where its idempotency key is taken, the job of that key.
 
-
-def _new(
-    task_name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    said: Options,
-    max_attempts: int | None,
-    options: dict[str, Any] | None,
-) -> NewJob:
-    limit = settings().MAX_PAYLOAD_BYTES
-    args, kwargs = list(args), dict(kwargs)
-    return NewJob(
-        task_name=task_name,
-        args=args,
-        kwargs=kwargs,
-        args_text=payloads.encode(args, "args", limit=limit),
-        kwargs_text=payloads.encode(kwargs, "kwargs", limit=limit),
-        options=options,
-        max_attempts=max_attempts,
-        said=said,
-    )
-
-
-def _stored_options(own: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the options that travel with the job, as JSON; exception classes by their dotted names."""
-    if not own:
-        return None
-    options: dict[str, Any] = {}
-    if own.get("backoff") is not None:
-        options["backoff"] = own["backoff"].as_options()
-    if own.get("timeout") is not None:
-        options["timeout"] = own["timeout"]
-    for name in ("retry_for", "give_up_on"):
-        if own.get(name):
-            options[name] = [dotted(each) for each in own[name]]
-    return options or None
-
-
-def _insert_one(new: NewJob, alias: str, now: datetime | None) -> Job:
-    _warn_outside_transaction(alias)
-    job = retried(alias, lambda: _insert(new, alias, now))
+    Raises `IdempotencyConflict` where that is another task or has other arguments.
+    """
+    warn_outside_transaction(alias)
+    job = retried(alias, lambda: _insert_or_get(new, alias, now))
     if job.created:
         signals.send(signals.job_enqueued, job=job)
     return job
 
 
-def _insert(new: NewJob, alias: str, now: datetime | None) -> Job:
-    insert = _execute_insert if new.key_hash is None else _insert_unless_taken
-    rows = insert([new], alias, now)
+def _insert_or_get(new: NewJob, alias: str, now: datetime | None) -> Job:
+    execute = _execute_insert if new.key_hash is None else _insert_unless_taken
+    rows = execute([new], alias, now)
     if not rows:
         return _of_same_key(new, alias, now)
     wakeups.announce(alias, [new])  # before all else here: idle workers wait for it
@@ -175,7 +113,7 @@ def _insert(new: NewJob, alias: str, now: datetime | None) -> Job:
 
 
 def _insert_many(new: list[NewJob], alias: str) -> list[int]:
-    _warn_outside_transaction(alias)
+    warn_outside_transaction(alias)
     ids, made = retried(alias, lambda: _insert_all(new, alias))
     if signals.job_enqueued.receivers:
         jobs = Job.objects.using(alias).in_bulk([ids[place] for place in made])
@@ -200,7 +138,7 @@ def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
         wakeups.announce(alias, [new[place] for place in plain])
         for place, each in enumerate(new) if len(plain) < len(new) else ():
             if place not in made:
-                job = _insert(each, alias, None)
+                job = _insert_or_get(each, alias, None)
                 ids[place] = job.pk
                 if job.created:
                     made.add(place)
@@ -246,7 +184,7 @@ def _of_same_key(new: NewJob, alias: str, now: datetime | None) -> Job:
         if job is None and connections[alias].vendor == "mysql":
             job = _committed_meanwhile(new, alias)
     if job is None:  # pruned in between
-        return _insert(new, alias, now)
+        return _insert_or_get(new, alias, now)
     if job.task_name != new.task_name or not payloads.same([job.args, job.kwargs], [new.args, new.kwargs]):
         raise IdempotencyConflict(
             f"The idempotency key {new.said.idempotency_key!r} belongs to job {job.pk}, which runs {job.task_name} "
@@ -279,7 +217,7 @@ def _execute_insert(
     returning = dialect.supports_returning(connection)
     if len(new) > 1 and not returning:
         return [row for each in new for row in _execute_insert([each], alias, now)]
-    source, params = dialect.new_rows(connection, [_row(each) for each in new], now)
+    source, params = dialect.new_rows(connection, [each.row() for each in new], now)
     sql = f"INSERT INTO {Job._meta.db_table} ({', '.join(INSERTED)}) {source}"
     if unless_taken:
         sql += " ON CONFLICT (key_hash) WHERE key_hash IS NOT NULL DO NOTHING"
@@ -289,32 +227,6 @@ def _execute_insert(
             return [(cursor.lastrowid,)]
         cursor.execute(f"{sql} RETURNING {', '.join(returned)}", params)
         return [(row[0], *map(dialect.time, row[1:])) for row in cursor.fetchall()]
-
-
-def _row(new: NewJob) -> NewRow:
-    said, run_after = new.said, new.said.run_after
-    return NewRow(
-        new.task_name,
-        said.queue_name,
-        new.args_text,
-        new.kwargs_text,
-        said.priority,
-        _status(new),
-        new.max_attempts,
-        None if new.options is None else payloads.encode(new.options, "options", limit=MOST_OPTIONS),
-        said.idempotency_key,
-        new.key_hash,
-        run_after if isinstance(run_after, datetime) else None,
-        run_after if isinstance(run_after, timedelta) else timedelta(),
-    )
-
-
-_READY, _SCHEDULED = JobStatus.READY.value, JobStatus.SCHEDULED.value
-
-
-def _status(new: NewJob) -> str:
-    """A job that should wait is scheduled; `claim` promotes it when the database's clock says so."""
-    return _READY if new.said.run_after is None else _SCHEDULED
 
 
 def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
@@ -331,7 +243,7 @@ def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
         args=new.args,
         kwargs=new.kwargs,
         priority=said.priority,
-        status=_status(new),
+        status=new.status,
         max_attempts=new.max_attempts,
         options=new.options,
         idempotency_key=said.idempotency_key,
@@ -350,27 +262,3 @@ _AT_FIRST: dict[str, Any] = {
         )
     ),
 }  # fmt: skip
-
-
-def _warn_outside_transaction(alias: str) -> None:
-    """Tell of an enqueue that would survive the rollback of a transaction that is open on another database."""
-    if len(connections.settings) == 1 or in_own_transaction(alias):
-        return
-    for other in connections.all(initialized_only=True):
-        if other.alias != alias and in_own_transaction(other.alias):
-            message = (
-                f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not "
-                f"on {alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "
-                f"transaction.on_commit(…, using={other.alias!r}), or open atomic(using={alias!r}) too."
-            )
-            if settings().STRICT_TRANSACTIONS:
-                raise EnqueuedOutsideTransaction(message)
-            warnings.warn(message, EnqueuedOutsideTransaction, stacklevel=_levels_to_caller())
-
-
-def _levels_to_caller() -> int:
-    """Return the `stacklevel` with which a warning names the line outside of this package that led to it."""
-    frame, levels = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("gnlqueue."):
-        frame, levels = frame.f_back, levels + 1
-    return levels

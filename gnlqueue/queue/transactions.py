@@ -1,9 +1,11 @@
-"""Which database an operation uses, and how it behaves when the database says "try again"."""
+"""Which database an operation uses, trying again when it says so, and telling of a transaction that is elsewhere."""
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
+import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,6 +13,7 @@ from django.db import DatabaseError, connections, router, transaction
 
 from gnlqueue import dialects
 from gnlqueue.conf import settings
+from gnlqueue.exceptions import EnqueuedOutsideTransaction
 from gnlqueue.models import Job
 
 T = TypeVar("T")
@@ -52,3 +55,27 @@ def in_own_transaction(alias: str) -> bool:
     # `_from_testcase` is Django's own mark, which its `durable=True` honours in the same way.
     blocks = connections[alias].atomic_blocks if connections[alias].in_atomic_block else []
     return any(not getattr(block, "_from_testcase", False) for block in blocks)
+
+
+def warn_outside_transaction(alias: str) -> None:
+    """Tell of an enqueue that would survive the rollback of a transaction that is open on another database."""
+    if len(connections.settings) == 1 or in_own_transaction(alias):
+        return
+    for other in connections.all(initialized_only=True):
+        if other.alias != alias and in_own_transaction(other.alias):
+            message = (
+                f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not "
+                f"on {alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "
+                f"transaction.on_commit(…, using={other.alias!r}), or open atomic(using={alias!r}) too."
+            )
+            if settings().STRICT_TRANSACTIONS:
+                raise EnqueuedOutsideTransaction(message)
+            warnings.warn(message, EnqueuedOutsideTransaction, stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """Return the `stacklevel` with which a warning names the line outside of this package that led to it."""
+    frame, levels = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("gnlqueue."):
+        frame, levels = frame.f_back, levels + 1
+    return levels

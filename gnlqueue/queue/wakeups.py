@@ -11,12 +11,10 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from django.db import Error, connections, transaction
 
-if TYPE_CHECKING:
-    from gnlqueue.queue.enqueueing import NewJob
+from gnlqueue.queue.new_jobs import NewJob
 
 logger = logging.getLogger("gnlqueue")
 

@@ -1,0 +1,112 @@
+"""Jobs that are about to be inserted: what was said of them is checked, and is as it will be stored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from gnlqueue import payloads
+from gnlqueue.conf import settings
+from gnlqueue.dialects.base import NewRow
+from gnlqueue.models import JobStatus
+from gnlqueue.options import Options
+from gnlqueue.registry import Call, dotted
+
+MOST_OPTIONS = 100_000  # bytes
+
+_READY, _SCHEDULED = JobStatus.READY.value, JobStatus.SCHEDULED.value
+
+
+class NewJob(NamedTuple):
+    """A job about to be inserted, checked; `args` and `kwargs` also as the JSON text that is stored."""
+
+    task_name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    args_text: str
+    kwargs_text: str
+    options: dict[str, Any] | None
+    max_attempts: int | None
+    said: Options
+
+    @property
+    def key_hash(self) -> str | None:
+        """What is unique of the idempotency key; see `gnlqueue.models`."""
+        key = self.said.idempotency_key
+        return None if key is None else hashlib.sha256(key.encode()).hexdigest()
+
+    @property
+    def status(self) -> str:
+        """Scheduled where it should wait; `claim` promotes it when the database's clock says so."""
+        return _READY if self.said.run_after is None else _SCHEDULED
+
+    def row(self) -> NewRow:
+        """Return what the INSERT says of it."""
+        said, run_after = self.said, self.said.run_after
+        return NewRow(
+            self.task_name,
+            said.queue_name,
+            self.args_text,
+            self.kwargs_text,
+            said.priority,
+            self.status,
+            self.max_attempts,
+            None if self.options is None else payloads.encode(self.options, "options", limit=MOST_OPTIONS),
+            said.idempotency_key,
+            self.key_hash,
+            run_after if isinstance(run_after, datetime) else None,
+            run_after if isinstance(run_after, timedelta) else timedelta(),
+        )
+
+
+def new_job(
+    task_name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    said: Options,
+    max_attempts: int | None,
+    options: dict[str, Any] | None,
+) -> NewJob:
+    """Return a job to insert. `max_attempts` and `options` are what is stored: what the task says itself is not.
+
+    Raises `PayloadError` for arguments that JSON cannot carry.
+    """
+    limit = settings().MAX_PAYLOAD_BYTES
+    args, kwargs = list(args), dict(kwargs)
+    return NewJob(
+        task_name=task_name,
+        args=args,
+        kwargs=kwargs,
+        args_text=payloads.encode(args, "args", limit=limit),
+        kwargs_text=payloads.encode(kwargs, "kwargs", limit=limit),
+        options=options,
+        max_attempts=max_attempts,
+        said=said,
+    )
+
+
+def from_call(call: Call) -> NewJob:
+    """Return the job of a bound call.
+
+    Raises `PayloadError` for arguments that JSON cannot carry.
+    """
+    task = call.task
+    own = task.overrides  # only what this call changed is stored; the rest is the task's when the job runs
+    return new_job(task.name, call.args, call.kwargs, task.options, own.get("max_attempts"), stored_options(own))
+
+
+def stored_options(own: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the options that travel with the job, as JSON; exception classes by their dotted names."""
+    if not own:
+        return None
+    options: dict[str, Any] = {}
+    if own.get("backoff") is not None:
+        options["backoff"] = own["backoff"].as_options()
+    if own.get("timeout") is not None:
+        options["timeout"] = own["timeout"]
+    for name in ("retry_for", "give_up_on"):
+        if own.get(name):
+            options[name] = [dotted(each) for each in own[name]]
+    return options or None
