@@ -186,10 +186,10 @@ def _of_same_key(new: NewJob, alias: str, now: datetime | None) -> Job:
     if job is None:  # pruned in between
         return _insert_or_get(new, alias, now)
     if job.task_name != new.task_name or not payloads.same([job.args, job.kwargs], [new.args, new.kwargs]):
+        other = "has other arguments" if job.task_name == new.task_name else f"runs {job.task_name}"
         raise IdempotencyConflict(
-            f"The idempotency key {new.said.idempotency_key!r} belongs to job {job.pk}, which runs {job.task_name} "
-            f"with other arguments or is another task than {new.task_name}. One key is for one call of one task: put "
-            "what makes the calls differ into the key."
+            f"The idempotency key {new.said.idempotency_key!r} belongs to job {job.pk}, which {other}: {new.task_name} "
+            "was not enqueued. One key is for one call of one task: put what makes the calls differ into the key."
         )
     return job
 
