@@ -28,15 +28,17 @@ _json, _canonical_json = [
     for sort_keys in (False, True)
 ]
 
+_STORE_ELSEWHERE = " (GNLQUEUE['MAX_PAYLOAD_BYTES']). Store the data where it belongs and pass its key."
+
 #: Where a value stands: its name, or its container's place and the key in there. Put into words only to refuse it.
 _Place = str | tuple[Any, Any]
 
 
-def encode(value: Any, what: str, *, limit: int) -> str:
+def encode(value: Any, what: str, *, limit: int, advice: str = _STORE_ELSEWHERE) -> str:
     """Return `value` as JSON text of at most `limit` bytes.
 
-    `what` names the value in messages ("args", "result"). Tuples become lists and members of text or number enums
-    their values; nothing else is converted.
+    `what` names the value in messages ("args", "result"); `advice` follows the limit there. Tuples become lists and
+    members of text or number enums their values; nothing else is converted.
 
     Raises `PayloadError` with the path of the first value that JSON cannot carry: NaN and infinities, whole
     numbers of more than 64 bits, text with NUL or lone surrogates, keys that are not text, bytes, and objects.
@@ -47,10 +49,7 @@ def encode(value: Any, what: str, *, limit: int) -> str:
     text = _json.encode(value)
     size = len(text) if text.isascii() else len(text.encode())
     if size > limit:
-        raise PayloadError(
-            f"{what}: {size:,} bytes as JSON, and the limit is {limit:,} (GNLQUEUE['MAX_PAYLOAD_BYTES']). "
-            "Store the data where it belongs and pass its key."
-        )
+        raise PayloadError(f"{what}: {size:,} bytes as JSON, and the limit is {limit:,}{advice}")
     return text
 
 

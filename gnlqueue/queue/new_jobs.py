@@ -20,7 +20,7 @@ _READY, _SCHEDULED = JobStatus.READY.value, JobStatus.SCHEDULED.value
 
 
 class NewJob(NamedTuple):
-    """A job about to be inserted, checked; `args` and `kwargs` also as the JSON text that is stored."""
+    """A job about to be inserted, checked; what is stored as JSON also as its text."""
 
     task_name: str
     args: list[Any]
@@ -28,6 +28,7 @@ class NewJob(NamedTuple):
     args_text: str
     kwargs_text: str
     options: dict[str, Any] | None
+    options_text: str | None
     max_attempts: int | None
     said: Options
 
@@ -53,7 +54,7 @@ class NewJob(NamedTuple):
             said.priority,
             self.status,
             self.max_attempts,
-            None if self.options is None else payloads.encode(self.options, "options", limit=MOST_OPTIONS),
+            self.options_text,
             said.idempotency_key,
             self.key_hash,
             run_after if isinstance(run_after, datetime) else None,
@@ -71,7 +72,7 @@ def new_job(
 ) -> NewJob:
     """Return a job to insert. `max_attempts` and `options` are what is stored: what the task says itself is not.
 
-    Raises `PayloadError` for arguments that JSON cannot carry.
+    Raises `PayloadError` for arguments that JSON cannot carry, and for options that are too long.
     """
     limit = settings().MAX_PAYLOAD_BYTES
     args, kwargs = list(args), dict(kwargs)
@@ -82,9 +83,17 @@ def new_job(
         args_text=payloads.encode(args, "args", limit=limit),
         kwargs_text=payloads.encode(kwargs, "kwargs", limit=limit),
         options=options,
+        options_text=_options_text(options),
         max_attempts=max_attempts,
         said=said,
     )
+
+
+def _options_text(options: dict[str, Any] | None) -> str | None:
+    if options is None:
+        return None
+    fewer = ": name fewer exception classes in retry_for and give_up_on."
+    return payloads.encode(options, "options", limit=MOST_OPTIONS, advice=fewer)
 
 
 def from_call(call: Call) -> NewJob:

@@ -254,6 +254,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a key that is no text": (lambda: queue.enqueue("demo", [{1: 1}]), PayloadError, r"args\[0\] has the key 1"),
     "a long number": (lambda: queue.enqueue("demo", [2**64]), PayloadError, r"args\[0\] is a number of more than 64"),
     "too many bytes": (lambda: queue.enqueue("demo", ["x" * 2**20]), PayloadError, "args: 1,048,580 bytes as JSON"),
+    "too many classes": (
+        lambda: send_receipt.using(retry_for=type("E" * 100_000, (Exception,), {})).enqueue(1),
+        PayloadError,
+        "and the limit is 100,000: name fewer exception classes in retry_for and give_up_on",
+    ),
     "a naive time": (
         lambda: queue.enqueue("demo", run_after=datetime(2030, 1, 1)),  # noqa: DTZ001
         InvalidTask,
@@ -273,7 +278,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a long queue name": (lambda: queue.enqueue("demo", queue_name="q" * 65), InvalidTask, "is not a queue name"),
     "a long key": (lambda: queue.enqueue("demo", idempotency_key="k" * 201), InvalidTask, "1 to 200 characters"),
     "an empty key": (lambda: queue.enqueue("demo", idempotency_key=""), InvalidTask, "1 to 200 characters"),
-    "a key that cannot be stored": (lambda: queue.enqueue("demo", idempotency_key="\ud800"), InvalidTask, "must be a string"),
+    "a key that cannot be stored": (lambda: queue.enqueue("demo", idempotency_key="\ud800"), InvalidTask, "string"),
     "a task name": (lambda: queue.enqueue("no such name"), InvalidTask, "'no such name' is not a task name"),
     "a long task name": (lambda: queue.enqueue("n" * 201), InvalidTask, "is not a task name"),
     "a text for the arguments": (lambda: queue.enqueue("demo", "abc"), TypeError, "args is a list or a tuple"),
