@@ -118,16 +118,16 @@ def rescue(queue_names: Sequence[str], *, using: str, now: datetime | None = Non
     expired = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
     one_queue = (expired.filter(queue_name=name).order_by("id") for name in queue_names)
     lost = [rows for rows in one_queue if _any(rows)]
-    of_workers: Counter[str | None] = Counter()
+    lost_by_worker: Counter[str | None] = Counter()
     for rows in lost if len(lost) > 1 else ():  # what a worker held in several queues it has lost together
-        of_workers.update(rows.values_list("worker_id", flat=True)[:AT_ONCE])
-    return sum(retried(using, partial(_rescue, rows, of_workers, using, now)) for rows in lost)
+        lost_by_worker.update(rows.values_list("worker_id", flat=True)[:AT_ONCE])
+    return sum(retried(using, partial(_rescue, rows, lost_by_worker, using, now)) for rows in lost)
 
 
-def _rescue(expired: JobQuerySet, of_workers: Mapping[str | None, int], using: str, now: datetime | None) -> int:
+def _rescue(expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], using: str, now: datetime | None) -> int:
     with transaction.atomic(using=using):
         rows = locked(expired, using)[:AT_ONCE]
-        return transitions.end_lost_attempts(rows, expired, using=using, now=now, known=of_workers)
+        return transitions.end_lost_attempts(rows, expired, using=using, now=now, lost_by_worker=lost_by_worker)
 
 
 def _any(rows: JobQuerySet) -> bool:

@@ -185,7 +185,8 @@ def release_pairs(pairs: Sequence[Pair], *, using: str, now: datetime | None = N
         **GIVEN_BACK,
     }
     released = retried(using, lambda: jobs(using).filter(held_pairs(pairs)).update(**changes))
-    wakeups.wake(using, [wakeups.ANY_QUEUE] if released else [])
+    if released:
+        wakeups.wake(using, [wakeups.ANY_QUEUE])
     return released
 
 
@@ -291,19 +292,19 @@ def end_lost_attempts(
     using: str,
     now: datetime | None = None,
     innocent: Collection[Pair] = (),
-    known: Mapping[str | None, int] | None = None,
+    lost_by_worker: Mapping[str | None, int] | None = None,
 ) -> int:
     """End attempts whose worker is gone, inside the caller's transaction; return how many.
 
     `lost_rows` says which (and locks them where rows can be locked); `guard` is the condition that the UPDATE carries
     once more. Attempts left: the job goes back, at once after its first crash, later with backoff. None left: dead.
     Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`; the attempt counts only if
-    the worker is not known to have held another job, those that are `innocent` left out. `known` is how many jobs each
-    worker has lost, as far as the caller can see: that may be more than these rows.
+    the worker is not known to have held another job, those that are `innocent` left out. `lost_by_worker` is how many
+    jobs each worker has lost, as far as the caller can see: that may be more than these rows.
     """
     rows = list(lost_rows.only(*_LOST_COLUMNS))
     suspects = Counter(job.worker_id for job in rows if (job.pk, job.lease_token) not in innocent)
-    suspects |= Counter(known or {})  # the larger number of each
+    suspects |= Counter(lost_by_worker or {})  # the larger number of each
     ended = 0
     for job in rows:
         crashes = job.crashes + 1
@@ -355,7 +356,8 @@ def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], using: s
             return end(mine)
 
     ended = retried(using, write)
-    wakeups.wake(using, [wakeups.ANY_QUEUE] if ended else [])
+    if ended:
+        wakeups.wake(using, [wakeups.ANY_QUEUE])
     return ended
 
 
