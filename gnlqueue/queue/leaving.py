@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Value, When
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 
 from gnlqueue import signals
 from gnlqueue.dialects import now as clock
@@ -30,14 +30,12 @@ def jobs(using: str) -> JobQuerySet:
     return Job.objects.using(using)
 
 
-def unless_cancelled(status: JobStatus) -> Expression:
-    """Return the status, or `cancelled` where somebody asked for that while the job ran."""
-    return Case(When(_ASKED_TO_CANCEL, then=Value(JobStatus.CANCELLED.value)), default=Value(status.value))
-
-
-def when_cancelled(now: datetime | None) -> Expression:
-    """Return the time at which the job is finished where somebody asked to cancel it, else null."""
-    return Case(When(_ASKED_TO_CANCEL, then=clock(now)), default=None, output_field=DateTimeField())
+def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:
+    """Return the changes that make it this status, or `cancelled` where somebody asked for that while the job ran."""
+    return {
+        "status": Case(When(_ASKED_TO_CANCEL, then=Value(JobStatus.CANCELLED.value)), default=Value(status.value)),
+        "finished_at": Case(When(_ASKED_TO_CANCEL, then=clock(now)), default=None, output_field=DateTimeField()),
+    }
 
 
 def steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None) -> QuerySet[RunJournalEntry]:
@@ -46,14 +44,24 @@ def steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None) 
     return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)
 
 
+def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None, using: str | None = None) -> int:
+    """Record that nobody knows the outcome of the job's steps that began and did not end; return how many."""
+    return steps(job, EntryStatus.STARTED, using).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+
+
 def leave(
     claimed: ClaimedJob,
     changes: dict[str, Any],
     *,
     record: str | BaseException | None = None,
+    for_good: bool = False,
     now: datetime | None = None,
 ) -> None:
     """Make one guarded UPDATE, and in the same transaction the row of the failed attempt.
+
+    `for_good`: the job would be dead. Where an earlier attempt left a step's outcome unknown, the step is in doubt, and
+    the job waits for a human. (Only who says so, a human by `FailJob` or the code by `on_doubt="fail"`, lets a job be
+    dead with a step in doubt.)
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
@@ -64,31 +72,10 @@ def leave(
             written = jobs(using).filter(held(claimed)).update(**changes)
             if written and record is not None:
                 record_attempt(claimed, record, using=using, now=now)
-            return written
-
-    if not retried(using, write):
-        raise lost(claimed)
-
-
-def leave_for_good(
-    claimed: ClaimedJob, changes: dict[str, Any], *, record: str | BaseException, now: datetime | None
-) -> None:
-    """Do what `leave` does with a job that would be dead, unless an earlier attempt left a step's outcome unknown.
-
-    Then the step is in doubt, and the job waits for a human. (Only who says so, a human by `FailJob` or the code by
-    `on_doubt="fail"`, lets a job be dead with a step in doubt.)
-    """
-    using = database_of(claimed)
-
-    def write() -> int:
-        with transaction.atomic(using=using):
-            written = jobs(using).filter(held(claimed)).update(**changes)
-            if written:
-                record_attempt(claimed, record, using=using, now=now)
-                if steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now)):
-                    jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
-                        status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
-                    )
+            if written and for_good and doubt_open_steps(claimed, now):
+                jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
+                    status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
+                )
             return written
 
     if not retried(using, write):

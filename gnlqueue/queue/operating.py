@@ -20,7 +20,7 @@ from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
-from gnlqueue.queue.leaving import announce
+from gnlqueue.queue.leaving import announce, doubt_open_steps
 from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
@@ -168,11 +168,9 @@ def fail_blocked(job_id: int, reason: str, *, using: str, now: datetime | None =
     dead = {"status": JobStatus.DEAD, "finished_at": clock(now), "blocked_reason": None, "last_error": reason}
     if not row.with_status(JobStatus.BLOCKED).update(**dead):
         return False
-    caught = RunJournalEntry.objects.using(using).filter(
-        run_id=f"job:{job_id}", kind="step", status=EntryStatus.STARTED
-    )
-    caught.update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
-    announce(row.get(), JobStatus.DEAD, using)
+    found = row.get()
+    doubt_open_steps(found, now, using)
+    announce(found, JobStatus.DEAD, using)
     return True
 
 

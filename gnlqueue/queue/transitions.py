@@ -59,12 +59,11 @@ from gnlqueue.queue.leaving import (
     GIVEN_BACK,
     NO_LEASE,
     announce,
+    doubt_open_steps,
     jobs,
     leave,
-    leave_for_good,
     steps,
     unless_cancelled,
-    when_cancelled,
 )
 from gnlqueue.queue.transactions import retried
 
@@ -142,19 +141,14 @@ def fail(
         delay = (backoff or backoff_of(claimed)).delay(claimed.attempts)
     status = JobStatus.DEAD if dead else JobStatus.SCHEDULED
     changes: dict[str, Any] = {
-        "status": unless_cancelled(status),
-        "finished_at": clock(now) if dead else when_cancelled(now),
+        **unless_cancelled(status, now),
         "crashes": 0,
         "unknown_since": None,
         "last_error": describe(reason),
         **NO_LEASE,
     }
-    if not dead:
-        changes["run_at"] = clock(now, offset=delay)
-    if dead:
-        leave_for_good(claimed, changes, record=reason, now=now)
-    else:
-        leave(claimed, changes, record=reason, now=now)
+    changes |= {"finished_at": clock(now)} if dead else {"run_at": clock(now, offset=delay)}
+    leave(claimed, changes, record=reason, for_good=dead, now=now)
     return jobs(using).get(pk=claimed.id)
 
 
@@ -179,11 +173,7 @@ def release_pairs(pairs: Sequence[Pair], *, using: str, now: datetime | None = N
     """Give back the jobs of some (id, lease token) pairs without counting the attempts, and return how many."""
     if not pairs:
         return 0
-    changes = {
-        "status": unless_cancelled(JobStatus.READY),
-        "finished_at": when_cancelled(now),
-        **GIVEN_BACK,
-    }
+    changes = {**unless_cancelled(JobStatus.READY, now), **GIVEN_BACK}
     released = retried(using, lambda: jobs(using).filter(held_pairs(pairs)).update(**changes))
     if released:
         wakeups.wake(using, [wakeups.ANY_QUEUE])
@@ -197,8 +187,7 @@ def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime |
     """
     wakes = Value(until) if isinstance(until, datetime) else clock(now, offset=until)
     changes = {
-        "status": unless_cancelled(JobStatus.SCHEDULED),
-        "finished_at": when_cancelled(now),
+        **unless_cancelled(JobStatus.SCHEDULED, now),
         "run_at": wakes,
         "crashes": 0,
         "unknown_since": None,
@@ -217,8 +206,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
     """
     using = database_of(claimed)
     changes = {
-        "status": unless_cancelled(JobStatus.BLOCKED),
-        "finished_at": when_cancelled(now),
+        **unless_cancelled(JobStatus.BLOCKED, now),
         "blocked_reason": Case(When(cancel_requested_at__isnull=True, then=Value(reason)), default=None),
         "crashes": 0,
         "unknown_since": None,
@@ -233,7 +221,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
                 return None
             blocked = jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
             # No step is open any more: one that is not ended is of an earlier attempt, and this one left it out.
-            steps(claimed, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+            doubt_open_steps(claimed, now)
             if reason == "in_doubt" and not steps(claimed, EntryStatus.IN_DOUBT).exists():
                 most = max_attempts(claimed.task_name, claimed.max_attempts) - 1  # one is left to go on with
                 ready = {**_READY, "blocked_reason": None, "attempts": min(claimed.attempts - 1, most)}
@@ -274,14 +262,9 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
     }
     if dead:
         changes |= {"status": JobStatus.DEAD, "finished_at": clock(now)}
-        leave_for_good(claimed, changes, record=error, now=now)
     else:
-        changes |= {
-            "status": unless_cancelled(JobStatus.SCHEDULED),
-            "finished_at": when_cancelled(now),
-            "run_at": clock(now, offset=delay),
-        }
-        leave(claimed, changes)
+        changes |= {**unless_cancelled(JobStatus.SCHEDULED, now), "run_at": clock(now, offset=delay)}
+    leave(claimed, changes, record=error if dead else None, for_good=dead, now=now)
     return dead
 
 
@@ -389,7 +372,7 @@ def _end_attempt(
     if written:
         record_attempt(job, error, using=using, now=now)
         if changes["status"] in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
-            steps(job, EntryStatus.STARTED, using).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+            doubt_open_steps(job, now, using)
         announce(job, JobStatus(changes["status"]), using)
     return written
 
