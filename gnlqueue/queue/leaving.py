@@ -82,7 +82,7 @@ def leave(
         raise lost(claimed)
 
 
-def announce(job: Job, status: JobStatus, using: str) -> None:
+def send_ending(job: Job, status: JobStatus, using: str) -> None:
     """Send the signal of a job that ended, or blocked, without a worker to say so; after the surrounding commit."""
     if status == JobStatus.BLOCKED:
         arguments: dict[str, Any] = {"signal": signals.job_blocked, "reason": "in_doubt"}

@@ -20,7 +20,7 @@ from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
-from gnlqueue.queue.leaving import announce, doubt_open_steps
+from gnlqueue.queue.leaving import doubt_open_steps, send_ending
 from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
@@ -73,7 +73,7 @@ def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: dateti
     changed = retried(alias, write) or retried(alias, write)
     found = get(id, using=alias)
     if changed:
-        announce(found, JobStatus(found.status), alias)
+        send_ending(found, JobStatus(found.status), alias)
     return _expect(changed or found.status == JobStatus.CANCELLED, found, "cancelled", "it is finished")
 
 
@@ -170,7 +170,7 @@ def fail_blocked(job_id: int, reason: str, *, using: str, now: datetime | None =
         return False
     found = row.get()
     doubt_open_steps(found, now, using)
-    announce(found, JobStatus.DEAD, using)
+    send_ending(found, JobStatus.DEAD, using)
     return True
 
 

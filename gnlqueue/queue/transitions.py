@@ -58,10 +58,10 @@ from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pai
 from gnlqueue.queue.leaving import (
     GIVEN_BACK,
     NO_LEASE,
-    announce,
     doubt_open_steps,
     jobs,
     leave,
+    send_ending,
     steps,
     unless_cancelled,
 )
@@ -373,7 +373,7 @@ def _end_attempt(
         record_attempt(job, error, using=using, now=now)
         if changes["status"] in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
             doubt_open_steps(job, now, using)
-        announce(job, JobStatus(changes["status"]), using)
+        send_ending(job, JobStatus(changes["status"]), using)
     return written
 
 
