@@ -23,11 +23,11 @@ from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState
 
 ORDER = ("-priority", "run_at", "id")
 
-#: Where a job stands among those of its queue: its priority, run_at and id.
-Place = tuple[int, datetime, int]
+#: The place in a queue beyond which one looks: a job's priority, run_at and id.
+Floor = tuple[int, datetime, int]
 
-#: Stand for the queue's name, the place and the limit while SQL is compiled; no real ones look like this.
-_ANY_QUEUE, _ANY_PLACE, _ANY_LIMIT = "<queue>", ("<priority>", "<run_at>", "<id>"), 987654321
+#: Stand for the queue's name, the floor and the limit while SQL is compiled; no real ones look like this.
+_ANY_QUEUE, _ANY_FLOOR, _ANY_LIMIT = "<queue>", ("<priority>", "<run_at>", "<id>"), 987654321
 
 
 def candidates(alias: str, queue_name: str) -> JobQuerySet:
@@ -42,23 +42,23 @@ def candidates(alias: str, queue_name: str) -> JobQuerySet:
     )
 
 
-def compiled(alias: str, queue_name: str, limit: int, beyond: Place | None = None) -> Candidates:
+def compiled(alias: str, queue_name: str, limit: int, beyond: Floor | None = None) -> Candidates:
     """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim.
 
-    With `beyond`, of those that have the priority of this place and do not come before it: that is what a busy worker
+    With `beyond`, of those that have the priority of this floor and do not come before it: that is what a busy worker
     asks for. It is planned each time, as the table may have grown a thousandfold since it was last analysed.
     """
     template = _template(alias, connections[alias].vendor, beyond is not None)
-    values = {_ANY_QUEUE: queue_name, **dict(zip(_ANY_PLACE, beyond or (), strict=False))}
+    values = {_ANY_QUEUE: queue_name, **dict(zip(_ANY_FLOOR, beyond or (), strict=False))}
     params = (*(values.get(value, value) for value in template.params), limit)
     return template._replace(params=params, keeps_plan=beyond is None)
 
 
 @cache
-def _template(alias: str, vendor: str, has_place: bool) -> Candidates:
+def _template(alias: str, vendor: str, has_floor: bool) -> Candidates:
     rows = candidates(alias, _ANY_QUEUE)
-    if has_place:  # compared as a row, which is a range of the index
-        rows = rows.filter(RawSQL("(priority = %s AND (run_at, id) >= (%s, %s))", _ANY_PLACE, BooleanField()))
+    if has_floor:  # compared as a row, which is a range of the index
+        rows = rows.filter(RawSQL("(priority = %s AND (run_at, id) >= (%s, %s))", _ANY_FLOOR, BooleanField()))
     first = rows.values_list("id", "crashes", "priority", "run_at")[:_ANY_LIMIT]
     # Django compiles a locking SELECT only inside a transaction. SQLite has none, and there BEGIN may wait for a lock.
     locks = connections[alias].features.has_select_for_update

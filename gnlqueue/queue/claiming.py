@@ -15,7 +15,7 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.models import Job, JobQuerySet, JobStatus
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import transitions
-from gnlqueue.queue.candidates import Place, compiled
+from gnlqueue.queue.candidates import Floor, compiled
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.transactions import alias_of, retried
 
@@ -68,11 +68,11 @@ def claim_ready(
     limit: int,
     using: str,
     now: datetime | None = None,
-    beyond: Place | None = None,
+    beyond: Floor | None = None,
 ) -> list[ClaimedJob]:
     """Do what `claim_many` does, without promoting and rescuing: for a worker that does these on its own schedule.
 
-    With `beyond` only what has the priority of this place and does not come before it; see `candidates`.
+    With `beyond` only what has the priority of this floor and does not come before it; see `candidates`.
     """
     length = _checked(queue_name, worker_id, lease, limit)
     next_ones = compiled(using, queue_name, limit, beyond)

@@ -10,7 +10,7 @@ from gnlqueue import dialects
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, transitions
-from gnlqueue.queue.candidates import Place
+from gnlqueue.queue.candidates import Floor
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.prefetch import Prefetch
 
@@ -45,7 +45,7 @@ class Intake:
         self._first = 0
         self._in_doubt = False
         self._has_floors = dialects.of(database).keeps_dead_rows
-        self._floors: dict[str, tuple[Place, float]] = {}  # by queue: what was claimed last; when to look before it
+        self._floors: dict[str, tuple[Floor, float]] = {}  # by queue: what was claimed last; when to look before it
 
     def room(self) -> int:
         """Return how many jobs may be claimed now; 0 or less for none.

@@ -13,7 +13,7 @@ from django.db.backends.utils import CursorWrapper
 
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob
-from gnlqueue.queue.candidates import Place
+from gnlqueue.queue.candidates import Floor
 from gnlqueue.queue.claiming import AT_ONCE, claim_ready, promote, rescue
 from gnlqueue.queue.leases import renew
 from gnlqueue.queue.transitions import complete_many, release_many
@@ -149,10 +149,10 @@ def test_a_claim_goes_by_its_index_where_the_statistics_are_of_an_empty_table(
 def test_a_claim_beyond_the_last_one_does_not_walk_over_what_a_held_snapshot_keeps(
     alias: str, cursor: CursorWrapper
 ) -> None:
-    def claim(beyond: Place | None = None, limit: int = 1) -> list[ClaimedJob]:
+    def claim(beyond: Floor | None = None, limit: int = 1) -> list[ClaimedJob]:
         return claim_ready("default", worker_id="w1", lease=60, limit=limit, using=alias, beyond=beyond)
 
-    def pages(beyond: Place | None = None) -> int:
+    def pages(beyond: Floor | None = None) -> int:
         ((sql, params),) = sent(alias, lambda: claim(beyond))
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS) {sql}", params)
         of_all = next(line for (line,) in cursor.fetchall() if "Buffers:" in line)

@@ -10,7 +10,7 @@ from gnlqueue import queue
 from gnlqueue.connection import dedicated
 from gnlqueue.dialects import prepared
 from gnlqueue.queue import ClaimedJob
-from gnlqueue.queue.candidates import Place
+from gnlqueue.queue.candidates import Floor
 from gnlqueue.queue.claiming import claim_ready
 from tests.queue.conftest import queue_alias
 
@@ -38,7 +38,7 @@ def plans(connection: BaseDatabaseWrapper, name: str) -> tuple[int, int]:
         return cursor.fetchone()
 
 
-def claim_one(limit: int = 5, beyond: Place | None = None) -> ClaimedJob:
+def claim_one(limit: int = 5, beyond: Floor | None = None) -> ClaimedJob:
     """Enqueue a job, and claim it."""
     queue.enqueue("demo")
     (job,) = claim_ready("default", worker_id="w1", lease=60, limit=limit, using=queue_alias(), beyond=beyond)
