@@ -98,7 +98,7 @@ def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reaso
         _apply(row, job, answer, reason, alias)
         _note(row, answer, by, reason, alias)
         if job is not None and not isinstance(answer, FailJob):
-            operating.unblock_settled(job.pk, using=alias)
+            operating.unblock_settled(job.pk, alias=alias)
         row.refresh_from_db(using=alias)
         return row
 
@@ -129,7 +129,7 @@ def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> Non
     if job is None:
         raise ValueError("This run belongs to no job; answer Happened or NotHappened.")
     _change(row)
-    if not operating.fail_blocked(job.pk, payloads.scrub(f"Given up by a human: {reason}", 2000), using=alias):
+    if not operating.fail_blocked(job.pk, payloads.scrub(f"Given up by a human: {reason}", 2000), alias=alias):
         raise _nothing_to_fail(row, job)
 
 

@@ -47,7 +47,7 @@ def describe(reason: str | BaseException) -> str:
     return payloads.scrub(reason, LONGEST_REASON)
 
 
-def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using: str, now: datetime | None) -> None:
+def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, alias: str, now: datetime | None) -> None:
     """Keep the row of an attempt that failed, as part of the transaction that ends it."""
     exception_class, error = "", reason if isinstance(reason, str) else ""
     if isinstance(reason, BaseException):
@@ -63,4 +63,4 @@ def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, using:
         exception_class=exception_class,
         error=payloads.scrub(error, LONGEST_ERROR),
     )
-    attempt.save(using=using, force_insert=True)
+    attempt.save(using=alias, force_insert=True)

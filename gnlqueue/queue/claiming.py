@@ -55,9 +55,9 @@ def claim_many(
     """
     alias = alias_of(using)
     _checked(queue_name, worker_id, lease, limit)
-    promote([queue_name], using=alias, now=now)
-    rescue([queue_name], using=alias, now=now)
-    return claim_ready(queue_name, worker_id=worker_id, lease=lease, limit=limit, using=alias, now=now)
+    promote([queue_name], alias=alias, now=now)
+    rescue([queue_name], alias=alias, now=now)
+    return claim_ready(queue_name, worker_id=worker_id, lease=lease, limit=limit, alias=alias, now=now)
 
 
 def claim_ready(
@@ -66,7 +66,7 @@ def claim_ready(
     worker_id: str,
     lease: timedelta | float,
     limit: int,
-    using: str,
+    alias: str,
     now: datetime | None = None,
     beyond: Floor | None = None,
 ) -> list[ClaimedJob]:
@@ -75,12 +75,12 @@ def claim_ready(
     With `beyond` only what has the priority of this floor and does not come before it; see `candidates`.
     """
     length = _checked(queue_name, worker_id, lease, limit)
-    next_ones = compiled(using, queue_name, limit, beyond)
+    next_ones = compiled(alias, queue_name, limit, beyond)
     rows = retried(
-        using,
-        lambda: dialects.of(using).claim(connections[using], next_ones, worker_id=worker_id, lease=length, now=now),
+        alias,
+        lambda: dialects.of(alias).claim(connections[alias], next_ones, worker_id=worker_id, lease=length, now=now),
     )
-    return [ClaimedJob.from_row(row, using) for row in rows]
+    return [ClaimedJob.from_row(row, alias) for row in rows]
 
 
 def _checked(queue_name: str, worker_id: str, lease: timedelta | float, limit: int) -> timedelta:
@@ -93,41 +93,41 @@ def _checked(queue_name: str, worker_id: str, lease: timedelta | float, limit: i
     return timedelta(seconds=seconds(lease, "lease"))
 
 
-def promote(queue_names: Sequence[str], *, using: str, now: datetime | None = None) -> int:
+def promote(queue_names: Sequence[str], *, alias: str, now: datetime | None = None) -> int:
     """Make scheduled jobs that are due ready, the longest due first, and return how many (at most 200 a queue)."""
     at = clock(now)
-    due = Job.objects.using(using).with_status(JobStatus.SCHEDULED).filter(run_at__lte=at)
+    due = Job.objects.using(alias).with_status(JobStatus.SCHEDULED).filter(run_at__lte=at)
     one_queue = (due.filter(queue_name=name).order_by("run_at", "id") for name in queue_names)
-    return sum(retried(using, partial(_promote, rows, using)) for rows in one_queue if _any(rows))
+    return sum(retried(alias, partial(_promote, rows, alias)) for rows in one_queue if _any(rows))
 
 
-def _promote(due: JobQuerySet, using: str) -> int:
-    with transaction.atomic(using=using):
-        ids = locked(due, using).values_list("id", flat=True)[:AT_ONCE]
-        if not dialects.of(using).locks_rows:  # SQLite: one statement, which takes the write lock before it reads
+def _promote(due: JobQuerySet, alias: str) -> int:
+    with transaction.atomic(using=alias):
+        ids = locked(due, alias).values_list("id", flat=True)[:AT_ONCE]
+        if not dialects.of(alias).locks_rows:  # SQLite: one statement, which takes the write lock before it reads
             return due.filter(pk__in=ids).order_by().update(status=JobStatus.READY)
-        return Job.objects.using(using).filter(pk__in=list(ids)).update(status=JobStatus.READY)
+        return Job.objects.using(alias).filter(pk__in=list(ids)).update(status=JobStatus.READY)
 
 
-def rescue(queue_names: Sequence[str], *, using: str, now: datetime | None = None) -> int:
+def rescue(queue_names: Sequence[str], *, alias: str, now: datetime | None = None) -> int:
     """Take jobs whose lease has expired from their worker, and return how many (at most 200 a queue).
 
     Each goes back to the queue, or is dead or cancelled, as `transitions.end_lost_attempts` says. A row that is locked
     is being written by its owner, and is left alone.
     """
-    expired = Job.objects.using(using).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
+    expired = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
     one_queue = (expired.filter(queue_name=name).order_by("id") for name in queue_names)
     lost = [rows for rows in one_queue if _any(rows)]
     lost_by_worker: Counter[str | None] = Counter()
     for rows in lost if len(lost) > 1 else ():  # what a worker held in several queues it has lost together
         lost_by_worker.update(rows.values_list("worker_id", flat=True)[:AT_ONCE])
-    return sum(retried(using, partial(_rescue, rows, lost_by_worker, using, now)) for rows in lost)
+    return sum(retried(alias, partial(_rescue, rows, lost_by_worker, alias, now)) for rows in lost)
 
 
-def _rescue(expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], using: str, now: datetime | None) -> int:
-    with transaction.atomic(using=using):
-        rows = locked(expired, using)[:AT_ONCE]
-        return transitions.end_lost_attempts(rows, expired, using=using, now=now, lost_by_worker=lost_by_worker)
+def _rescue(expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], alias: str, now: datetime | None) -> int:
+    with transaction.atomic(using=alias):
+        rows = locked(expired, alias)[:AT_ONCE]
+        return transitions.end_lost_attempts(rows, expired, alias=alias, now=now, lost_by_worker=lost_by_worker)
 
 
 def _any(rows: JobQuerySet) -> bool:
@@ -138,17 +138,17 @@ def _any(rows: JobQuerySet) -> bool:
     return rows.values_list("pk").first() is not None
 
 
-def locked(rows: JobQuerySet, using: str) -> JobQuerySet:
+def locked(rows: JobQuerySet, alias: str) -> JobQuerySet:
     """Lock the rows as they are read, and leave out those that somebody else has locked."""
-    return rows.select_for_update(skip_locked=connections[using].features.has_select_for_update_skip_locked)
+    return rows.select_for_update(skip_locked=connections[alias].features.has_select_for_update_skip_locked)
 
 
-def seconds_until_due(queue_names: Sequence[str], *, using: str) -> float | None:
+def seconds_until_due(queue_names: Sequence[str], *, alias: str) -> float | None:
     """Return how long it takes until the next scheduled job of these queues is due; `None` when there is none.
 
     Asked by an idle worker, so that it need not poll faster than jobs come.
     """
-    scheduled = Job.objects.using(using).with_status(JobStatus.SCHEDULED)
+    scheduled = Job.objects.using(alias).with_status(JobStatus.SCHEDULED)
     first = [
         row
         for name in queue_names

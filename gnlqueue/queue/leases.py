@@ -20,12 +20,12 @@ def extend(claimed: ClaimedJob, lease: timedelta | float, *, now: datetime | Non
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held any more.
     """
-    using = database_of(claimed)
+    alias = database_of(claimed)
     length = timedelta(seconds=seconds(lease, "lease"))
-    rows = Job.objects.using(using).filter(held(claimed))
-    if not retried(using, lambda: rows.update(lease_expires_at=clock(now, offset=length))):
+    rows = Job.objects.using(alias).filter(held(claimed))
+    if not retried(alias, lambda: rows.update(lease_expires_at=clock(now, offset=length))):
         raise lost(claimed)
-    job = Job.objects.using(using).only("lease_expires_at").get(pk=claimed.id)
+    job = Job.objects.using(alias).only("lease_expires_at").get(pk=claimed.id)
     return claimed._replace(lease_expires_at=job.lease_expires_at or claimed.lease_expires_at)
 
 
@@ -41,34 +41,34 @@ def keep(claimed: ClaimedJob, lease: timedelta, *, unless_cancelled: bool) -> bo
     return rows.update(lease_expires_at=clock(offset=lease)) == 1
 
 
-def renew(pairs: Sequence[Pair], lease: timedelta, *, using: str) -> tuple[set[Pair], set[Pair]]:
+def renew(pairs: Sequence[Pair], lease: timedelta, *, alias: str) -> tuple[set[Pair], set[Pair]]:
     """Renew the leases of (job id, lease token) pairs; return which were renewed, and which are lost.
 
     In neither set: the row is locked by its own holder just now, and is renewed at the next beat.
     """
     if not pairs:
         return set(), set()
-    return retried(using, lambda: _renew(sorted(pairs), lease, using))
+    return retried(alias, lambda: _renew(sorted(pairs), lease, alias))
 
 
-def _renew(pairs: list[Pair], lease: timedelta, using: str) -> tuple[set[Pair], set[Pair]]:
-    mine = Job.objects.using(using).filter(held_pairs(pairs))
+def _renew(pairs: list[Pair], lease: timedelta, alias: str) -> tuple[set[Pair], set[Pair]]:
+    mine = Job.objects.using(alias).filter(held_pairs(pairs))
     expires = clock(offset=lease)
-    if not dialects.of(using).locks_rows:
+    if not dialects.of(alias).locks_rows:
         mine.update(lease_expires_at=expires)
         renewed = set(mine.values_list("id", "lease_token"))
         return renewed, set(pairs) - renewed
-    with transaction.atomic(using=using):
-        skip = connections[using].features.has_select_for_update_skip_locked
+    with transaction.atomic(using=alias):
+        skip = connections[alias].features.has_select_for_update_skip_locked
         free = list(mine.order_by("id").select_for_update(skip_locked=skip).values_list("id", "lease_token"))
         if free:
-            Job.objects.using(using).filter(pk__in=[id for id, _ in free]).update(lease_expires_at=expires)
+            Job.objects.using(alias).filter(pk__in=[id for id, _ in free]).update(lease_expires_at=expires)
     renewed = set(free)
-    return renewed, _lost(set(pairs) - renewed, using)
+    return renewed, _lost(set(pairs) - renewed, alias)
 
 
-def _lost(missing: Collection[Pair], using: str) -> set[Pair]:
+def _lost(missing: Collection[Pair], alias: str) -> set[Pair]:
     if not missing:
         return set()
-    held_still = Job.objects.using(using).filter(held_pairs(list(missing)))
+    held_still = Job.objects.using(alias).filter(held_pairs(list(missing)))
     return set(missing) - set(held_still.values_list("id", "lease_token"))

@@ -25,9 +25,9 @@ GIVEN_BACK: dict[str, Any] = {**NO_LEASE, "attempts": F("attempts") - 1}
 _ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
 
 
-def jobs(using: str) -> JobQuerySet:
+def jobs(alias: str) -> JobQuerySet:
     """Return the jobs of a database."""
-    return Job.objects.using(using)
+    return Job.objects.using(alias)
 
 
 def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:
@@ -38,15 +38,15 @@ def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:
     }
 
 
-def steps(job: Job | ClaimedJob, status: EntryStatus, using: str | None = None) -> QuerySet[RunJournalEntry]:
+def steps(job: Job | ClaimedJob, status: EntryStatus) -> QuerySet[RunJournalEntry]:
     """Return the job's journal entries of one status whose effect may not be repeated."""
-    alias = job.database if isinstance(job, ClaimedJob) else using
+    alias = job.database if isinstance(job, ClaimedJob) else job._state.db
     return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)
 
 
-def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None, using: str | None = None) -> int:
+def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None) -> int:
     """Record that nobody knows the outcome of the job's steps that began and did not end; return how many."""
-    return steps(job, EntryStatus.STARTED, using).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
+    return steps(job, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
 
 
 def leave(
@@ -65,31 +65,31 @@ def leave(
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    using = database_of(claimed)
+    alias = database_of(claimed)
 
     def write() -> int:
-        with transaction.atomic(using=using):
-            written = jobs(using).filter(held(claimed)).update(**changes)
+        with transaction.atomic(using=alias):
+            written = jobs(alias).filter(held(claimed)).update(**changes)
             if written and record is not None:
-                record_attempt(claimed, record, using=using, now=now)
+                record_attempt(claimed, record, alias=alias, now=now)
             if written and for_good and doubt_open_steps(claimed, now):
-                jobs(using).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
+                jobs(alias).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
                     status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
                 )
             return written
 
-    if not retried(using, write):
+    if not retried(alias, write):
         raise lost(claimed)
 
 
-def send_ending(job: Job, status: JobStatus, using: str) -> None:
+def send_ending(job: Job, status: JobStatus, alias: str) -> None:
     """Send the signal of a job that ended, or blocked, without a worker to say so; after the surrounding commit."""
     if status == JobStatus.BLOCKED:
         arguments: dict[str, Any] = {"signal": signals.job_blocked, "reason": "in_doubt"}
     elif status in {JobStatus.DEAD, JobStatus.CANCELLED}:
-        arguments = {"signal": signals.job_finished, "status": status, "database": using}
+        arguments = {"signal": signals.job_finished, "status": status, "database": alias}
     else:
         return
     if arguments["signal"].receivers:
         tell = partial(signals.send, job_id=job.pk, task_name=job.task_name, **arguments)
-        transaction.on_commit(tell, using=using, robust=True)
+        transaction.on_commit(tell, using=alias, robust=True)

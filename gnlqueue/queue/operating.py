@@ -138,39 +138,39 @@ def unblock(job: Job | ClaimedJob | int, *, using: str | None = None, now: datet
     return found
 
 
-def unblock_settled(job_id: int, *, using: str, now: datetime | None = None) -> bool:
+def unblock_settled(job_id: int, *, alias: str, now: datetime | None = None) -> bool:
     """Make a blocked job ready if none of its steps is in doubt any more; tell whether it is.
 
     Part of the caller's transaction, which has locked the job's row. A job whose attempts are used up gets one more:
     somebody has just decided how it goes on.
     """
-    job = Job.objects.using(using).with_status(JobStatus.BLOCKED).filter(pk=job_id).first()
-    entries = RunJournalEntry.objects.using(using).filter(run_id=f"job:{job_id}", status=EntryStatus.IN_DOUBT)
+    job = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(pk=job_id).first()
+    entries = RunJournalEntry.objects.using(alias).filter(run_id=f"job:{job_id}", status=EntryStatus.IN_DOUBT)
     if job is None or entries.exists():
         return False
     attempts = min(job.attempts, max_attempts(job.task_name, job.max_attempts) - 1)
     changed = (
-        Job.objects.using(using)
+        Job.objects.using(alias)
         .filter(pk=job_id)
         .with_status(JobStatus.BLOCKED)
         .update(status=JobStatus.READY, run_at=clock(now), blocked_reason=None, attempts=attempts)
     )
-    wakeups.wake(using, [job.queue_name])
+    wakeups.wake(alias, [job.queue_name])
     return changed == 1
 
 
-def fail_blocked(job_id: int, reason: str, *, using: str, now: datetime | None = None) -> bool:
+def fail_blocked(job_id: int, reason: str, *, alias: str, now: datetime | None = None) -> bool:
     """Dead-letter a blocked job; what is in doubt stays so. Tell whether it was blocked.
 
     Part of the caller's transaction. A step that was caught in the middle, and not settled yet, is in doubt with it.
     """
-    row = Job.objects.using(using).filter(pk=job_id)
+    row = Job.objects.using(alias).filter(pk=job_id)
     dead = {"status": JobStatus.DEAD, "finished_at": clock(now), "blocked_reason": None, "last_error": reason}
     if not row.with_status(JobStatus.BLOCKED).update(**dead):
         return False
     found = row.get()
-    doubt_open_steps(found, now, using)
-    send_ending(found, JobStatus.DEAD, using)
+    doubt_open_steps(found, now)
+    send_ending(found, JobStatus.DEAD, alias)
     return True
 
 

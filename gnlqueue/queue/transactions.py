@@ -1,4 +1,7 @@
-"""Which database an operation uses, trying again when it says so, and telling of a transaction that is elsewhere."""
+"""Which database an operation uses, trying again when it says so, and telling of a transaction that is elsewhere.
+
+In `gnlqueue.queue` a parameter `using` is what a caller says, and may be `None`; an `alias` is what it comes to.
+"""
 
 from __future__ import annotations
 

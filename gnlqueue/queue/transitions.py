@@ -91,7 +91,7 @@ def complete_many(done: Sequence[tuple[ClaimedJob, Any]], *, now: datetime | Non
     """
     if not done:
         return []
-    using = database_of(*(claimed for claimed, _ in done))
+    alias = database_of(*(claimed for claimed, _ in done))
     most = settings().MAX_PAYLOAD_BYTES
     rows = [
         Done(*claimed.pair, None if result is None else payloads.encode(result, "result", limit=most))
@@ -99,16 +99,16 @@ def complete_many(done: Sequence[tuple[ClaimedJob, Any]], *, now: datetime | Non
     ]
 
     def write() -> list[ClaimedJob]:
-        written = dialects.of(using).complete(connections[using], rows, now)
-        return _unrecorded(done, using) if written < len(done) else []
+        written = dialects.of(alias).complete(connections[alias], rows, now)
+        return _unrecorded(done, alias) if written < len(done) else []
 
-    return retried(using, write)
+    return retried(alias, write)
 
 
-def _unrecorded(done: Iterable[tuple[ClaimedJob, Any]], using: str) -> list[ClaimedJob]:
+def _unrecorded(done: Iterable[tuple[ClaimedJob, Any]], alias: str) -> list[ClaimedJob]:
     """Return the jobs that are not done under their holder's token: the write just before has found fewer than all."""
     tokens = dict(
-        jobs(using)
+        jobs(alias)
         .with_status(JobStatus.DONE)
         .filter(pk__in=[each.id for each, _ in done])
         .values_list("id", "lease_token")
@@ -133,7 +133,7 @@ def fail(
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held, `ValueError` for a delay out of range.
     """
-    using = database_of(claimed)
+    alias = database_of(claimed)
     dead = final or claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
     if after is not None:
         delay = timedelta(seconds=seconds(after, "after"))
@@ -149,7 +149,7 @@ def fail(
     }
     changes |= {"finished_at": clock(now)} if dead else {"run_at": clock(now, offset=delay)}
     leave(claimed, changes, record=reason, for_good=dead, now=now)
-    return jobs(using).get(pk=claimed.id)
+    return jobs(alias).get(pk=claimed.id)
 
 
 def release(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
@@ -165,18 +165,18 @@ def release_many(claimed: Sequence[ClaimedJob], *, now: datetime | None = None) 
     """Give jobs of one database back without counting the attempts, and return how many were not held any more."""
     if not claimed:
         return 0
-    using = database_of(*claimed)
-    return len(claimed) - release_pairs([each.pair for each in claimed], using=using, now=now)
+    alias = database_of(*claimed)
+    return len(claimed) - release_pairs([each.pair for each in claimed], alias=alias, now=now)
 
 
-def release_pairs(pairs: Sequence[Pair], *, using: str, now: datetime | None = None) -> int:
+def release_pairs(pairs: Sequence[Pair], *, alias: str, now: datetime | None = None) -> int:
     """Give back the jobs of some (id, lease token) pairs without counting the attempts, and return how many."""
     if not pairs:
         return 0
     changes = {**unless_cancelled(JobStatus.READY, now), **GIVEN_BACK}
-    released = retried(using, lambda: jobs(using).filter(held_pairs(pairs)).update(**changes))
+    released = retried(alias, lambda: jobs(alias).filter(held_pairs(pairs)).update(**changes))
     if released:
-        wakeups.wake(using, [wakeups.ANY_QUEUE])
+        wakeups.wake(alias, [wakeups.ANY_QUEUE])
     return released
 
 
@@ -204,7 +204,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    using = database_of(claimed)
+    alias = database_of(claimed)
     changes = {
         **unless_cancelled(JobStatus.BLOCKED, now),
         "blocked_reason": Case(When(cancel_requested_at__isnull=True, then=Value(reason)), default=None),
@@ -215,11 +215,11 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
     }
 
     def write() -> JobStatus | None:
-        with transaction.atomic(using=using):
+        with transaction.atomic(using=alias):
             # The job's row first: whoever resolves locks it first too, so that one of us sees the other's work.
-            if not jobs(using).filter(held(claimed)).update(**changes):
+            if not jobs(alias).filter(held(claimed)).update(**changes):
                 return None
-            blocked = jobs(using).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
+            blocked = jobs(alias).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
             # No step is open any more: one that is not ended is of an earlier attempt, and this one left it out.
             doubt_open_steps(claimed, now)
             if reason == "in_doubt" and not steps(claimed, EntryStatus.IN_DOUBT).exists():
@@ -229,7 +229,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
                     return JobStatus.READY
             return JobStatus.BLOCKED if blocked.exists() else JobStatus.CANCELLED
 
-    written = retried(using, write)
+    written = retried(alias, write)
     if written is None:
         raise lost(claimed)
     return written
@@ -272,7 +272,7 @@ def end_lost_attempts(
     lost_rows: JobQuerySet,
     guard: JobQuerySet,
     *,
-    using: str,
+    alias: str,
     now: datetime | None = None,
     innocent: Collection[Pair] = (),
     lost_by_worker: Mapping[str | None, int] | None = None,
@@ -300,11 +300,11 @@ def end_lost_attempts(
             error += f" It held {suspects[job.worker_id]}, and nobody knows which did it: no attempt counts."
         else:
             guilty = True
-        ended += _end_attempt(job, guard, error, delay, using=using, now=now, crashes=crashes, counts=guilty)
+        ended += _end_attempt(job, guard, error, delay, alias=alias, now=now, crashes=crashes, counts=guilty)
     return ended
 
 
-def end_crashed(begun: Sequence[Pair], ended: Sequence[Pair] = (), *, using: str) -> int:
+def end_crashed(begun: Sequence[Pair], ended: Sequence[Pair] = (), *, alias: str) -> int:
     """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
 
     `begun` and `ended` are (id, lease token) pairs: the jobs that were running, and those that had run to their end but
@@ -312,35 +312,35 @@ def end_crashed(begun: Sequence[Pair], ended: Sequence[Pair] = (), *, using: str
     """
     innocent = set(ended) if begun else set()
     return _end_held(
-        [*begun, *ended], lambda mine: end_lost_attempts(mine, mine, using=using, innocent=innocent), using
+        [*begun, *ended], lambda mine: end_lost_attempts(mine, mine, alias=alias, innocent=innocent), alias
     )
 
 
-def end_overdue(pairs: Sequence[Pair], error: str, *, using: str) -> int:
+def end_overdue(pairs: Sequence[Pair], error: str, *, alias: str) -> int:
     """Fail the attempts of a worker process that was ended because of them; return how many were still held."""
 
     def end(mine: JobQuerySet) -> int:
         return sum(
-            _end_attempt(job, mine, error, backoffs.DEFAULT.delay(job.attempts), using=using)
+            _end_attempt(job, mine, error, backoffs.DEFAULT.delay(job.attempts), alias=alias)
             for job in mine.only(*_LOST_COLUMNS)
         )
 
-    return _end_held(pairs, end, using)
+    return _end_held(pairs, end, alias)
 
 
-def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], using: str) -> int:
+def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], alias: str) -> int:
     """End attempts in one transaction, and wake who may run the jobs again."""
     if not pairs:
         return 0
-    mine = jobs(using).filter(held_pairs(pairs)).order_by("id")
+    mine = jobs(alias).filter(held_pairs(pairs)).order_by("id")
 
     def write() -> int:
-        with transaction.atomic(using=using):
+        with transaction.atomic(using=alias):
             return end(mine)
 
-    ended = retried(using, write)
+    ended = retried(alias, write)
     if ended:
-        wakeups.wake(using, [wakeups.ANY_QUEUE])
+        wakeups.wake(alias, [wakeups.ANY_QUEUE])
     return ended
 
 
@@ -350,7 +350,7 @@ def _end_attempt(
     error: str,
     delay: timedelta,
     *,
-    using: str,
+    alias: str,
     now: datetime | None = None,
     crashes: int = 0,
     counts: bool = True,
@@ -361,7 +361,7 @@ def _end_attempt(
         changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}
     elif most is None or used < most:  # None: a worker that knows the task will say how many it has
         changes = {"status": JobStatus.SCHEDULED, "run_at": clock(now, offset=delay)} if delay else _READY
-    elif steps(job, EntryStatus.STARTED, using).exists():
+    elif steps(job, EntryStatus.STARTED).exists():
         # One more claim, only to settle what became of the step that was caught in the middle; then a human does.
         settled_in_vain = used > most
         changes = {"status": JobStatus.BLOCKED, "blocked_reason": "in_doubt"} if settled_in_vain else _READY
@@ -370,10 +370,10 @@ def _end_attempt(
     changes = {**changes, "attempts": used, "crashes": crashes, "unknown_since": None, "last_error": error, **NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
     if written:
-        record_attempt(job, error, using=using, now=now)
+        record_attempt(job, error, alias=alias, now=now)
         if changes["status"] in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
-            doubt_open_steps(job, now, using)
-        send_ending(job, JobStatus(changes["status"]), using)
+            doubt_open_steps(job, now)
+        send_ending(job, JobStatus(changes["status"]), alias)
     return written
 
 

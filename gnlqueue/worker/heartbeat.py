@@ -57,7 +57,7 @@ class Heartbeat:
         """
         alive = [table for table in self.tables if table.owner is Owner.ALIVE]
         published = [held.pair for table in alive for held in table]
-        leases.renew(published, timedelta(seconds=self.lease), using=self.database)
+        leases.renew(published, timedelta(seconds=self.lease), alias=self.database)
         ids = [table.worker_id for table in alive]
         WorkerProcess.objects.using(self.database).filter(worker_id__in=ids).update(heartbeat_at=clock())
         if self.health_file is not None:
@@ -76,9 +76,9 @@ class Heartbeat:
             begun, ended = (at[Stage.BEGUN], at[Stage.ENDED]) if table.owner is Owner.CRASHED else ([], [])
             known = {*overdue, *begun, *ended}
             rest = [pair for pair in self._in_name_of(table.worker_id) if pair not in known]
-            transitions.release_pairs(rest, using=self.database)
-            transitions.end_crashed(begun, ended, using=self.database)
-            transitions.end_overdue(overdue, OVERDUE, using=self.database)
+            transitions.release_pairs(rest, alias=self.database)
+            transitions.end_crashed(begun, ended, alias=self.database)
+            transitions.end_overdue(overdue, OVERDUE, alias=self.database)
             _say_given_back(table.worker_id, begun, ended, overdue, rest)
             identity.forget(table.worker_id, self.database)
             table.clear()

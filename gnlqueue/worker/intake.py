@@ -96,7 +96,7 @@ class Intake:
             worker_id=self._worker_id,
             lease=self._lease,
             limit=limit,
-            using=self._database,
+            alias=self._database,
         )
         claimed: list[ClaimedJob] = []
         began = time.monotonic()
@@ -123,5 +123,5 @@ class Intake:
         rows = Job.objects.using(self._database).with_status(Job.Status.IN_PROGRESS).filter(worker_id=self._worker_id)
         known = {claimed.pair for claimed in self._holdings}
         unheard = [pair for pair in rows.values_list("id", "lease_token") if pair not in known]
-        transitions.release_pairs(unheard, using=self._database)
+        transitions.release_pairs(unheard, alias=self._database)
         self._in_doubt = False

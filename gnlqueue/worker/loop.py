@@ -325,7 +325,7 @@ class Worker:
             return 0.0
         if room <= 0:
             return PATIENCE  # an outcome wakes us earlier
-        return self._pace.pause(partial(claiming.seconds_until_due, self.queues, using=self.database))
+        return self._pace.pause(partial(claiming.seconds_until_due, self.queues, alias=self.database))
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class Worker:
             return
         try:
             self._intake.release_unheard()
-            transitions.end_overdue([each.pair for each in self._holdings.overdue], OVERDUE, using=self.database)
+            transitions.end_overdue([each.pair for each in self._holdings.overdue], OVERDUE, alias=self.database)
             transitions.release_many(list(self._holdings))  # the guard leaves out the overdue ones
             identity.forget(self.worker_id, self.database)
         except (*ConnectionProblem, GnlqueueError) as error:

@@ -54,9 +54,9 @@ class Maintenance:
             self._no_rescue_before = now + self._beat
         if idle or now >= self._next_promotion:
             self._next_promotion = now + PROMOTE_EVERY
-            claiming.promote(self._queue_names, using=self._database)
+            claiming.promote(self._queue_names, alias=self._database)
             if now >= self._no_rescue_before:
-                rescued = claiming.rescue(self._queue_names, using=self._database)
+                rescued = claiming.rescue(self._queue_names, alias=self._database)
                 if rescued:
                     logger.error("rescued    %d jobs whose leases ran out: their workers died or lost contact", rescued)
         if now >= self._next_flush:

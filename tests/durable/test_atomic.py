@@ -160,7 +160,7 @@ def test_a_heartbeat_that_comes_between_is_no_failure(
     def beaten_to_it(fence: JobFence) -> bool:
         snapshots.append(Note.objects.using(alias).count())  # from here on the transaction sees the past
         if len(snapshots) == 1:
-            in_thread(leases.renew, [fence.claimed.pair], fence.lease, using=alias).result(30)
+            in_thread(leases.renew, [fence.claimed.pair], fence.lease, alias=alias).result(30)
         return lock(fence)
 
     monkeypatch.setattr(JobFence, "lock", beaten_to_it)

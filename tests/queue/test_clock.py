@@ -65,7 +65,7 @@ def test_a_job_due_in_four_hours_is_not_due(karachi: str) -> None:
     assert abs(queue.get(job).run_at - datetime.now(UTC) - timedelta(hours=4)) < timedelta(seconds=1)
     assert queue.claim(worker_id="w1") is None
     assert queue.stats()["scheduled"] == 1
-    until_due = seconds_until_due(["default"], using=karachi)
+    until_due = seconds_until_due(["default"], alias=karachi)
     assert until_due is not None
     assert 14_399 < until_due <= 14_400
 
@@ -97,7 +97,7 @@ def test_a_renewed_lease_ends_when_it_should(karachi: str) -> None:
     assert job is not None
     for length, renewed in (
         (2, queue.extend(job, 7200).lease_expires_at),
-        (3, renew([job.pair], timedelta(hours=3), using=karachi) and queue.get(job).lease_expires_at),
+        (3, renew([job.pair], timedelta(hours=3), alias=karachi) and queue.get(job).lease_expires_at),
     ):
         assert renewed is not None
         assert abs(renewed - datetime.now(UTC) - timedelta(hours=length)) < timedelta(seconds=1)

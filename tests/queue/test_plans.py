@@ -112,7 +112,7 @@ def assert_reads_by(index: str, cursor: CursorWrapper, statements: Statements) -
 
 
 def claims(alias: str, limit: int) -> Statements:
-    return sent(alias, lambda: claim_ready("default", worker_id="w1", lease=10**6, limit=limit, using=alias, now=NOON))
+    return sent(alias, lambda: claim_ready("default", worker_id="w1", lease=10**6, limit=limit, alias=alias, now=NOON))
 
 
 def test_claim_promotion_and_rescue_go_by_their_indexes(alias: str, cursor: CursorWrapper) -> None:
@@ -126,12 +126,12 @@ def test_claim_promotion_and_rescue_go_by_their_indexes(alias: str, cursor: Curs
     assert_reads_by("gnlqueue_job_ready", cursor, claims(alias, 100))
 
     for hours in (0, 2):  # nothing is due; all are due at the same second
-        statements = sent(alias, lambda: promote(["default"], using=alias, now=after(hours=hours)))  # noqa: B023
+        statements = sent(alias, lambda: promote(["default"], alias=alias, now=after(hours=hours)))  # noqa: B023
         assert_reads_by("gnlqueue_job_scheduled", cursor, statements)
     assert count(JobStatus.SCHEDULED) == SCHEDULED - AT_ONCE
 
     for hours in (0, 2):  # no lease has expired; all have
-        statements = sent(alias, lambda: rescue(["default"], using=alias, now=after(hours=hours)))  # noqa: B023
+        statements = sent(alias, lambda: rescue(["default"], alias=alias, now=after(hours=hours)))  # noqa: B023
         assert_reads_by("gnlqueue_job_in_progress", cursor, statements)
     assert count(JobStatus.IN_PROGRESS) == 1000 + 101 - AT_ONCE
 
@@ -150,7 +150,7 @@ def test_a_claim_beyond_the_last_one_does_not_walk_over_what_a_held_snapshot_kee
     alias: str, cursor: CursorWrapper
 ) -> None:
     def claim(beyond: Floor | None = None, limit: int = 1) -> list[ClaimedJob]:
-        return claim_ready("default", worker_id="w1", lease=60, limit=limit, using=alias, beyond=beyond)
+        return claim_ready("default", worker_id="w1", lease=60, limit=limit, alias=alias, beyond=beyond)
 
     def pages(beyond: Floor | None = None) -> int:
         ((sql, params),) = sent(alias, lambda: claim(beyond))
@@ -181,13 +181,13 @@ def test_what_is_held_is_found_by_primary_key(alias: str, cursor: CursorWrapper)
     analyze(cursor)
 
     def claimed() -> list[ClaimedJob]:
-        return claim_ready("default", worker_id="w1", lease=60, limit=200, using=alias, now=NOON)
+        return claim_ready("default", worker_id="w1", lease=60, limit=200, alias=alias, now=NOON)
 
     for verb in (
         lambda: complete_many([(job, None) for job in claimed()]),
         lambda: complete_many([(job, [job.id]) for job in claimed()]),
         lambda: release_many(claimed()),
-        lambda: renew([job.pair for job in claimed()], timedelta(seconds=60), using=alias),
+        lambda: renew([job.pair for job in claimed()], timedelta(seconds=60), alias=alias),
     ):
         statements = sent(alias, verb)
         by_pair = [each for each in statements if "lease_token + 1" not in each[0] and "LIMIT" not in each[0]]

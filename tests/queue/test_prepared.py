@@ -41,7 +41,7 @@ def plans(connection: BaseDatabaseWrapper, name: str) -> tuple[int, int]:
 def claim_one(limit: int = 5, beyond: Floor | None = None) -> ClaimedJob:
     """Enqueue a job, and claim it."""
     queue.enqueue("demo")
-    (job,) = claim_ready("default", worker_id="w1", lease=60, limit=limit, using=queue_alias(), beyond=beyond)
+    (job,) = claim_ready("default", worker_id="w1", lease=60, limit=limit, alias=queue_alias(), beyond=beyond)
     return job
 
 

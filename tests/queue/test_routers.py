@@ -83,7 +83,7 @@ def test_a_job_s_whole_life_is_on_the_primary(primary: str) -> None:
     queue.release(claim(now=after(minutes=4)))  # rescued
     queue.suspend(claim(now=after(minutes=4)), timedelta(minutes=1), now=after(minutes=4))
     held = queue.extend(claim(now=after(minutes=6)), 60, now=after(minutes=6))
-    assert renew([held.pair, (0, 0)], timedelta(days=9999), using=primary) == ({held.pair}, {(0, 0)})
+    assert renew([held.pair, (0, 0)], timedelta(days=9999), alias=primary) == ({held.pair}, {(0, 0)})
     queue.block(held, "mismatch")
     queue.unblock(job, now=after(minutes=7))
     queue.complete(claim(now=after(minutes=8)), {"a": 1}, now=after(minutes=8))
@@ -105,15 +105,15 @@ def test_what_people_do_is_on_the_primary(primary: str) -> None:
 
 def test_a_worker_s_calls_are_on_the_primary(primary: str) -> None:
     gnlqueue.enqueue_many(send_receipt.using(run_after=NOON).bind(number) for number in range(3))
-    seconds = seconds_until_due(["default"], using=primary)
+    seconds = seconds_until_due(["default"], alias=primary)
     assert seconds is not None
-    assert promote(["default"], using=primary, now=NOON) == 3
+    assert promote(["default"], alias=primary, now=NOON) == 3
     jobs = queue.claim_many(worker_id="w1", limit=3, lease=1, now=NOON)
     stale = jobs[0]._replace(lease_token=99)
     assert complete_many([(stale, None), (jobs[1], 1), (jobs[2], None)]) == [stale]
     with pytest.raises(gnlqueue.LeaseLost):
         queue.complete(stale)
-    assert rescue(["default"], using=primary, now=after(minutes=1)) == 1
+    assert rescue(["default"], alias=primary, now=after(minutes=1)) == 1
 
 
 def test_a_returned_job_is_read_from_where_it_is(primary: str) -> None:

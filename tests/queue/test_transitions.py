@@ -378,7 +378,7 @@ def test_a_heartbeat_renews_what_is_held_and_tells_what_is_lost(alias: str) -> N
     held, lost = claimed(), claimed()
     queue.complete(lost)
 
-    assert renew([held.pair, lost.pair, (0, 1)], timedelta(hours=1), using=alias) == (
+    assert renew([held.pair, lost.pair, (0, 1)], timedelta(hours=1), alias=alias) == (
         {held.pair},
         {lost.pair, (0, 1)},
     )
@@ -388,18 +388,18 @@ def test_a_heartbeat_of_a_stale_holder_renews_nothing(alias: str) -> None:
     stale = claimed()
     crash(stale, now=NOON)
     before = row(stale)
-    assert renew([stale.pair], timedelta(hours=1), using=alias) == (set(), {stale.pair})
+    assert renew([stale.pair], timedelta(hours=1), alias=alias) == (set(), {stale.pair})
     assert row(stale) == before
 
 
 def test_a_heartbeat_neither_waits_for_a_locked_row_nor_takes_it_for_lost(alias: str, rows_locked: Any) -> None:
     locked, free = claimed(), claimed()
     with rows_locked(locked):
-        assert renew([locked.pair, free.pair], timedelta(hours=1), using=alias) == ({free.pair}, set())
+        assert renew([locked.pair, free.pair], timedelta(hours=1), alias=alias) == ({free.pair}, set())
 
 
 def test_a_heartbeat_of_nothing_asks_nothing() -> None:
-    assert renew([], timedelta(hours=1), using="no such alias") == (set(), set())
+    assert renew([], timedelta(hours=1), alias="no such alias") == (set(), set())
 
 
 # The row itself
@@ -424,7 +424,7 @@ def test_a_worker_that_knows_the_task_ends_the_grace_of_those_that_do_not(alias:
 def test_a_rescuer_that_does_not_know_the_task_leaves_its_end_to_one_that_does(alias: str) -> None:
     job = claimed(max_attempts=None, now=NOON, lease=1)
     Job.objects.using(alias).filter(pk=job.id).update(attempts=7, crashes=0)
-    rescue(["default"], using=alias, now=after(days=1))
+    rescue(["default"], alias=alias, now=after(days=1))
     assert queue.get(job).status == JobStatus.READY
 
 
