@@ -68,6 +68,12 @@ class Done(NamedTuple):
 #: The columns that an INSERT fills, in the order of `Dialect.new_rows`; the last three begin at 0.
 INSERTED = (*NewRow._fields[:-1], "enqueued_at", "attempts", "crashes", "lease_token")
 
+#: What becomes of a job that is claimed.
+CLAIMED = (
+    "status = 'in_progress', attempts = attempts + 1, lease_token = lease_token + 1, worker_id = %s,"
+    " lease_expires_at = {expires}, last_attempted_at = {at}, started_at = COALESCE(started_at, {at})"
+)
+
 #: What becomes of a job that is done, besides its result.
 COMPLETED = "status = 'done', finished_at = {at}, crashes = 0, last_error = NULL, lease_expires_at = NULL"
 
@@ -188,8 +194,7 @@ class Dialect(ABC):
                 FROM candidates
             )
             UPDATE {Job._meta.db_table}
-            SET status = 'in_progress', attempts = attempts + 1, lease_token = lease_token + 1, worker_id = %s,
-                lease_expires_at = {expires}, last_attempted_at = {at}, started_at = COALESCE(started_at, {at})
+            SET {CLAIMED.format(at=at, expires=expires)}
             WHERE {self.one_of("id", "SELECT id FROM placed WHERE suspects = 0 OR place = 1")}
             RETURNING {", ".join(COLUMNS)}
         """

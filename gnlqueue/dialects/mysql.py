@@ -9,7 +9,7 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from gnlqueue.dialects.base import COLUMNS, SUSPECT_CRASHES, Candidates, ClaimedRow, Dialect
+from gnlqueue.dialects.base import CLAIMED, COLUMNS, SUSPECT_CRASHES, Candidates, ClaimedRow, Dialect
 from gnlqueue.models import Job
 
 DEADLOCK, LOCK_WAIT_TIMEOUT, RECORD_CHANGED = 1213, 1205, 1020
@@ -85,10 +85,7 @@ class MySQLDialect(Dialect):
                 return []
             mine = f"id IN ({', '.join(['%s'] * len(ids))})"
             cursor.execute(
-                f"UPDATE {Job._meta.db_table} SET status = 'in_progress', attempts = attempts + 1,"
-                " lease_token = lease_token + 1, worker_id = %s,"
-                f" lease_expires_at = {expires}, last_attempted_at = {at}, started_at = COALESCE(started_at, {at})"
-                f" WHERE {mine}",
+                f"UPDATE {Job._meta.db_table} SET {CLAIMED.format(at=at, expires=expires)} WHERE {mine}",
                 [worker_id, *times, *ids],
             )
             cursor.execute(
