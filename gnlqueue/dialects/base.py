@@ -85,8 +85,6 @@ _PRIORITY, _RUN_AT, _ID = COLUMNS.index("priority"), COLUMNS.index("run_at"), CO
 class Dialect(ABC):
     """One database's ways. Instances hold no state and no connection."""
 
-    #: Whether INSERT … RETURNING gives the new rows' ids.
-    returns_inserted = True
     #: Whether rows can be locked one by one, and locked ones skipped.
     locks_rows = True
     #: Whether claimed jobs may stay in the index, ahead of ready ones, while somebody holds an older snapshot.
@@ -118,7 +116,7 @@ class Dialect(ABC):
 
     def supports_returning(self, connection: BaseDatabaseWrapper) -> bool:
         """Tell whether INSERT … RETURNING works on this server."""
-        return self.returns_inserted
+        return True
 
     def is_read_committed(self, connection: BaseDatabaseWrapper) -> bool:
         """Tell whether a statement of the open transaction sees what others have committed since it began."""
