@@ -40,8 +40,9 @@ What stops a run from outside; only ever raised inside a job, and no `except Exc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 
 class GnlqueueError(Exception):
@@ -102,7 +103,7 @@ class StepFailed(GnlqueueError):
 
     def is_a(self, *classes: type[BaseException]) -> bool:
         """Tell whether what the step raised is of one of these classes, on replay too, where it is not at hand."""
-        return any(f"{kind.__module__}.{kind.__qualname__}" in self.classes for kind in classes)
+        return any(dotted(kind) in self.classes for kind in classes)
 
 
 class JournalMismatch(GnlqueueError):
@@ -177,3 +178,8 @@ class JobGivenUp(JobInterrupt):
 
 class JobTimedOut(JobInterrupt):
     """The attempt ran longer than its `timeout`; it counts as failed."""
+
+
+def dotted(what: Callable[..., Any]) -> str:
+    """Return the dotted name of a class or a function; what is stored of an error has its class by that name."""
+    return f"{what.__module__}.{what.__qualname__}"

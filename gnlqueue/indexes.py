@@ -8,6 +8,8 @@ from typing import Any
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models import Index, Model, Q, UniqueConstraint
 
+from gnlqueue.exceptions import dotted
+
 
 class PartialIndex(Index):
     """An index over the rows that match `where`; MySQL and MariaDB, which have none such, index `instead`.
@@ -51,8 +53,7 @@ class UniqueWhereSet(UniqueConstraint):
         super().__init__(fields=[field], name=name)
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
-        path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, (), {"field": self.fields[0], "name": self.name}
+        return dotted(type(self)), (), {"field": self.fields[0], "name": self.name}
 
     def __eq__(self, other: object) -> bool:
         # Django's holds any unique constraint of the same name and fields for the same.

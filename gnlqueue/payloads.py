@@ -12,7 +12,7 @@ import json
 import math
 from typing import Any
 
-from gnlqueue.exceptions import PayloadError
+from gnlqueue.exceptions import PayloadError, dotted
 
 #: Nesting beyond this depth is refused; the databases' own JSON parsers end at 32 (MariaDB) or later.
 DEEPEST = 30
@@ -76,9 +76,8 @@ def _check(value: Any, place: _Place, depth: int) -> None:
             _check_text(key, place, is_key=True)
             _check(item, (place, key), depth + 1)
     else:
-        kind = type(value)
         raise PayloadError(
-            f"{_path(place)} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot carry. Pass plain text, "
+            f"{_path(place)} is a {dotted(type(value))}, which JSON cannot carry. Pass plain text, "
             "numbers, booleans, None, lists and dicts of them; for a model instance pass its primary key."
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from asgiref.sync import async_to_sync, sync_to_async
 
 from gnlqueue.conf import suggestion
-from gnlqueue.exceptions import DuplicateTask, InvalidTask, UnknownTask
+from gnlqueue.exceptions import DuplicateTask, InvalidTask, UnknownTask, dotted
 from gnlqueue.options import CALL_OPTIONS, LONGEST_NAME, TASK_OPTIONS, CallOptions, Options, TaskOptions, with_options
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Task(Generic[P, R]):
     @property
     def module_path(self) -> str:
         """The dotted path of the function, as in Django's own tasks."""
-        return self.name if self.func is None else f"{self.func.__module__}.{self.func.__qualname__}"
+        return self.name if self.func is None else dotted(self.func)
 
     @cached_property
     def is_async(self) -> bool:
@@ -185,7 +185,7 @@ def task(
     def decorate(function: Callable[..., Any]) -> Task[..., Any]:
         _check_function(function, takes_context)
         made: Task[..., Any] = Task(
-            name=check_name(name or f"{function.__module__}.{function.__qualname__}"),
+            name=check_name(name or dotted(function)),
             func=function,
             takes_context=takes_context,
             options=with_options(Options(), options, TASK_OPTIONS),
@@ -199,7 +199,7 @@ def task(
 def _check_function(function: Callable[..., Any], takes_context: bool) -> None:
     if not inspect.isfunction(function):
         raise InvalidTask(f"@task goes on a function, not on {function!r}.")
-    where = f"{function.__module__}.{function.__qualname__}"
+    where = dotted(function)
     if "<locals>" in function.__qualname__ or "<lambda>" in function.__qualname__:
         raise InvalidTask(f"{where} is defined inside another function, where no worker can find it: move it out.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -209,11 +209,6 @@ def _check_function(function: Callable[..., Any], takes_context: bool) -> None:
         raise InvalidTask(f"{where} has takes_context=True, so its first parameter must be named 'context'.")
     if not takes_context and first == "context":
         raise InvalidTask(f"{where} has a first parameter 'context': add takes_context=True, or rename it.")
-
-
-def dotted(kind: type[Any]) -> str:
-    """Return the dotted name of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def check_name(name: str) -> str:

@@ -10,8 +10,7 @@ from django.tasks import Task, TaskResult, TaskResultStatus, task_backends
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTask
 
-from gnlqueue.exceptions import GnlqueueError, JobCancelled
-from gnlqueue.registry import dotted
+from gnlqueue.exceptions import GnlqueueError, JobCancelled, dotted
 
 if TYPE_CHECKING:
     from gnlqueue.models import Job, JobAttempt

@@ -13,9 +13,8 @@ from gnlqueue.answers import Happened
 from gnlqueue.durable.entries import LONGEST_NOTE, Entry, Journal, ResultNotStored, encode_result
 from gnlqueue.durable.options import StepOptions
 from gnlqueue.durable.protocol import Answer, Call, Flow, Pause, Protocol
-from gnlqueue.exceptions import JobInterrupt, StepFailed
+from gnlqueue.exceptions import JobInterrupt, StepFailed, dotted
 from gnlqueue.models import EntryStatus, StepNote
-from gnlqueue.registry import dotted
 
 if TYPE_CHECKING:
     from gnlqueue.durable.run import Run

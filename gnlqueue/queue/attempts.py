@@ -10,9 +10,10 @@ from gnlqueue import payloads
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
+from gnlqueue.exceptions import dotted
 from gnlqueue.models import Job, JobAttempt
 from gnlqueue.queue.claimed import ClaimedJob
-from gnlqueue.registry import dotted, find_task
+from gnlqueue.registry import find_task
 
 LONGEST_ERROR = 20_000  # characters kept of a traceback
 LONGEST_REASON = 2_000  # characters kept in the job's last_error

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from gnlqueue import payloads
 from gnlqueue.conf import settings
 from gnlqueue.dialects.base import NewRow
+from gnlqueue.exceptions import dotted
 from gnlqueue.models import JobStatus
 from gnlqueue.options import Options
-from gnlqueue.registry import Call, dotted
+from gnlqueue.registry import Call
 
 MOST_OPTIONS = 100_000  # bytes
 

@@ -30,10 +30,11 @@ from gnlqueue.exceptions import (
     Retry,
     StepFailed,
     UnknownTask,
+    dotted,
 )
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.attempts import max_attempts
-from gnlqueue.registry import Task, dotted, get_task
+from gnlqueue.registry import Task, get_task
 from gnlqueue.worker.timeouts import Timeouts
 
 logger = logging.getLogger("gnlqueue.worker")
