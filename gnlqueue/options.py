@@ -31,6 +31,17 @@ def check_queue_name(queue_name: str) -> str:
     return queue_name
 
 
+def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
+    """Return one exception class, or some, as a tuple.
+
+    Raises `ValueError`, in which `name` says what they are, for anything else.
+    """
+    classes = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise ValueError(f"{name} is a tuple of exception classes, not {classes!r}.")
+    return classes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a task, or one call of it, says about its jobs.
@@ -65,32 +76,26 @@ class Options:
             raise InvalidTask(f"max_attempts must be an integer from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}.")
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidTask(f"backoff is a gnlqueue.Backoff, not {self.backoff!r}.")
-        if self.timeout is not None:
-            try:
+        try:
+            if self.timeout is not None:
                 object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
-            except ValueError as error:
-                raise InvalidTask(str(error)) from None
-            if not self.timeout:
-                raise InvalidTask("timeout must be more than 0 seconds; leave it out for none.")
-        for name in ("retry_for", "give_up_on"):
-            classes = getattr(self, name)
-            classes = tuple(classes) if isinstance(classes, Iterable) else (classes,)
-            if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-                raise InvalidTask(f"{name} is a tuple of exception classes, not {classes!r}.")
-            object.__setattr__(self, name, classes)
+            for name in ("retry_for", "give_up_on"):
+                if getattr(self, name) != ():
+                    object.__setattr__(self, name, exception_classes(getattr(self, name), name))
+            if isinstance(self.run_after, timedelta):
+                seconds(max(self.run_after, timedelta()), "run_after")
+        except ValueError as error:
+            raise InvalidTask(str(error)) from None
+        if self.timeout == 0:
+            raise InvalidTask("timeout must be more than 0 seconds; leave it out for none.")
         after = self.run_after
         if isinstance(after, datetime):
             if after.utcoffset() is None:
                 raise InvalidTask(
                     f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta."
                 )
-        elif after is not None:
-            if not isinstance(after, timedelta):
-                raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
-            try:
-                seconds(max(after, timedelta()), "run_after")
-            except ValueError as error:
-                raise InvalidTask(str(error)) from None
+        elif after is not None and not isinstance(after, timedelta):
+            raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
         key = self.idempotency_key
         if key is not None and (
             not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or key != scrub(key, LONGEST_NAME)

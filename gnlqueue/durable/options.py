@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from gnlqueue.backoff import Backoff
+from gnlqueue.options import exception_classes
 
 OnDoubt = Literal["block", "rerun", "fail"]
 Recover = Callable[..., Any]
@@ -56,11 +57,7 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         for name in ("safe_errors", "final_errors"):
-            classes = getattr(self, name)
-            classes = tuple(classes) if isinstance(classes, Iterable) else (classes,)
-            if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-                raise ValueError(f"{name} is a tuple of exception classes, not {classes!r}.")
-            object.__setattr__(self, name, classes)
+            object.__setattr__(self, name, exception_classes(getattr(self, name), name))
         if self.on_doubt not in ("block", "rerun", "fail"):
             raise ValueError(f'on_doubt is "block", "rerun" or "fail", not {self.on_doubt!r}.')
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
