@@ -1,0 +1,36 @@
+"""The rows of the queue, their constraints and indexes. Nothing here writes: the verbs are in `gnlqueue.queue`.
+
+Text that must be unique is unique by its SHA-256, because MariaDB's collations hold "receipt:ab", "receipt:AB" and
+"receipt:ab " for one text. People are stored as text, so that a log survives the user's account.
+
+=========  ==================================================================
+runs       the journals of durable runs, and the locks on runs
+jobs       jobs, and their attempts that failed
+operation  for people: workers, queues, what finished, who did what
+pages      jobs and steps that the admin shows on pages of their own
+=========  ==================================================================
+"""
+
+from gnlqueue.models.jobs import Job, JobAttempt, JobQuerySet, JobStatus, Status
+from gnlqueue.models.operation import OperatorAction, QueueState, TaskMinute, WorkerProcess
+from gnlqueue.models.pages import DeadJob, Overview, StepInDoubt
+from gnlqueue.models.runs import EntryStatus, RunJournalEntry, RunLock, StepNote
+
+__all__ = [
+    "DeadJob",
+    "EntryStatus",
+    "Job",
+    "JobAttempt",
+    "JobQuerySet",
+    "JobStatus",
+    "OperatorAction",
+    "Overview",
+    "QueueState",
+    "RunJournalEntry",
+    "RunLock",
+    "Status",
+    "StepInDoubt",
+    "StepNote",
+    "TaskMinute",
+    "WorkerProcess",
+]
