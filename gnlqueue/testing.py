@@ -19,15 +19,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from gnlqueue import payloads
-from gnlqueue.models import Job, JobStatus
+from gnlqueue.models import WAITING, Job
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Call, Task
 from gnlqueue.worker import Worker
 
 #: Beyond this `run_jobs` believes that jobs enqueue each other for ever.
 MOST_RUNS = 10_000
-
-WAITING = (JobStatus.SCHEDULED, JobStatus.READY)
 
 #: What `assert_enqueued` compares of what `.using()` said.
 COMPARED = ("queue_name", "priority", "max_attempts", "idempotency_key")

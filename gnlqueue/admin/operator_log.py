@@ -23,8 +23,7 @@ from gnlqueue.admin.health import Alert, standstill
 from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
 from gnlqueue.admin.words import of_action, of_target
 from gnlqueue.finding import Plan
-from gnlqueue.models import Job, JobStatus, OperatorAction
-from gnlqueue.queue.operating import WAITING
+from gnlqueue.models import WAITING, Job, JobStatus, OperatorAction
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, cut, number, visible

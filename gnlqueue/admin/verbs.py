@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from gnlqueue.admin.base import url
-from gnlqueue.models import Job, JobStatus
-from gnlqueue.queue.operating import CANCELLABLE, RETRYABLE, WAITING
+from gnlqueue.models import WAITING, Job, JobStatus
+from gnlqueue.queue.operating import CANCELLABLE, RETRYABLE
 from gnlqueue.templatetags.gnlqueue_admin import visible
 
 if TYPE_CHECKING:

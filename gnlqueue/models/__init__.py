@@ -11,12 +11,14 @@ pages      jobs and steps that the admin shows on pages of their own
 =========  ==================================================================
 """
 
-from gnlqueue.models.jobs import Job, JobAttempt, JobQuerySet, JobStatus, Status
+from gnlqueue.models.jobs import FINISHED, WAITING, Job, JobAttempt, JobQuerySet, JobStatus, Status
 from gnlqueue.models.operation import OperatorAction, QueueState, TaskMinute, WorkerProcess
 from gnlqueue.models.pages import DeadJob, Overview, StepInDoubt
 from gnlqueue.models.runs import EntryStatus, RunJournalEntry, RunLock, StepNote
 
 __all__ = [
+    "FINISHED",
+    "WAITING",
     "DeadJob",
     "EntryStatus",
     "Job",

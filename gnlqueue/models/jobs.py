@@ -24,6 +24,10 @@ class JobStatus(models.TextChoices):
     CANCELLED = "cancelled"  #: somebody asked for it
 
 
+WAITING = (JobStatus.SCHEDULED, JobStatus.READY)
+FINISHED = (JobStatus.DONE, JobStatus.DEAD, JobStatus.CANCELLED)
+
+
 class Status(models.Value):
     """A job status that stands in the SQL as a literal.
 

@@ -13,7 +13,18 @@ from django.db.models.functions import Cast, Coalesce, Concat
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
-from gnlqueue.models import EntryStatus, Job, JobAttempt, JobQuerySet, JobStatus, QueueState, RunJournalEntry, RunLock
+from gnlqueue.models import (
+    FINISHED,
+    WAITING,
+    EntryStatus,
+    Job,
+    JobAttempt,
+    JobQuerySet,
+    JobStatus,
+    QueueState,
+    RunJournalEntry,
+    RunLock,
+)
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
@@ -25,7 +36,6 @@ from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)
-WAITING = (JobStatus.SCHEDULED, JobStatus.READY)
 PRUNED = (JobStatus.DONE, JobStatus.CANCELLED)
 
 PRUNE_BATCH = 500  # jobs deleted in one transaction
@@ -243,7 +253,7 @@ def prune(
     """
     alias = alias_of(using)
     wanted = [JobStatus(status) for status in statuses]
-    if not set(wanted) <= {JobStatus.DONE, JobStatus.CANCELLED, JobStatus.DEAD}:
+    if not set(wanted) <= set(FINISHED):
         raise ValueError(f"Only done, cancelled and dead jobs are pruned, not {', '.join(wanted)}.")
     old = Job.objects.using(alias).filter(finished_at__lt=clock(now, offset=-older_than))
     if queue_name is not None:
@@ -278,7 +288,7 @@ def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
         locks = RunLock.objects.using(alias).filter(pk__in=[RunLock.key(f"job:{id}") for id in ids])
         locks.filter(owner__isnull=True).delete()
         JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
-        jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=(*PRUNED, JobStatus.DEAD))
+        jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=FINISHED)
         return jobs._raw_delete(alias)
 
 
