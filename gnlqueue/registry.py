@@ -237,6 +237,8 @@ def external_task(name: str, **options: Unpack[CallOptions]) -> Task[..., Any]:
     """Return a task that another project on the same database runs; the name is not looked up here.
 
     Give its `queue_name`, so that only that project's workers claim it. Options are those of `Options`.
+
+    Raises `InvalidTask` for what cannot name a task, and for an option that is unknown or out of range.
     """
     return Task(name=check_name(name), func=None).using(**options)
 
@@ -276,7 +278,11 @@ def default_queues() -> list[str]:
 
 
 def enqueue(task: Task[P, Any] | str, *args: P.args, **kwargs: P.kwargs) -> Job:
-    """Store a job that runs `task` (a task, or the name of a registered one), and return it; see `Task.enqueue`."""
+    """Store a job that runs `task` (a task, or the name of a registered one), and return it; see `Task.enqueue`.
+
+    Raises `UnknownTask` for a name that is not registered, `InvalidTask` for what is neither a task nor a name; and
+    what `Task.enqueue` raises.
+    """
     return _as_task(task).enqueue(*args, **kwargs)
 
 
@@ -290,6 +296,9 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
 
     All of them or none: the batches share one transaction (where `.using(database=…)` names several databases, one on
     each). Use `task.bind(…)` to make the calls.
+
+    Raises `TypeError` for anything but a bound call, `PayloadError` for arguments that JSON cannot carry,
+    `IdempotencyConflict` when a key is another job's; under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
     ids: list[int] = _enqueueing().enqueue_calls(calls)
     return ids

@@ -50,7 +50,8 @@ def enqueue(
     second inserter waits for the first one's transaction.
 
     Raises `InvalidTask` for an option out of range, `PayloadError` for arguments that JSON cannot carry,
-    `IdempotencyConflict` when the key's job has another task or other arguments, `TypeError` when `args` is a text.
+    `IdempotencyConflict` when the key's job has another task or other arguments, `TypeError` when `args` is a text;
+    under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
     if isinstance(args, str | bytes):
         raise TypeError(f"args is a list or a tuple, not {args!r:.100}; a single argument is [{args!r:.100}].")
@@ -94,7 +95,8 @@ def enqueue_calls(calls: Iterable[Call]) -> list[int]:
 def insert(new: NewJob, alias: str, now: datetime | None = None) -> Job:
     """Store a job, and return it; where its idempotency key is taken, the job of that key.
 
-    Raises `IdempotencyConflict` where that is another task or has other arguments.
+    Raises `IdempotencyConflict` where that has another task or other arguments; under `STRICT_TRANSACTIONS`
+    `EnqueuedOutsideTransaction`.
     """
     warn_outside_transaction(alias)
     job = retried(alias, lambda: _insert_or_get(new, alias, now))

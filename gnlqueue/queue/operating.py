@@ -221,14 +221,20 @@ def enqueue_again(
 
 
 def pause(queue_name: str, *, using: str | None = None, now: datetime | None = None) -> None:
-    """Claim nothing more from a queue until it is resumed; what runs goes on."""
+    """Claim nothing more from a queue until it is resumed; what runs goes on.
+
+    Raises `InvalidTask` for an invalid queue name.
+    """
     alias = alias_of(using)
     state, _ = QueueState.objects.using(alias).get_or_create(queue_name=check_queue_name(queue_name))
     QueueState.objects.using(alias).filter(pk=state.pk).update(paused_at=Coalesce("paused_at", clock(now)))
 
 
 def resume(queue_name: str, *, using: str | None = None) -> None:
-    """Claim from a paused queue again."""
+    """Claim from a paused queue again.
+
+    Raises `InvalidTask` for an invalid queue name.
+    """
     alias = alias_of(using)
     QueueState.objects.using(alias).filter(pk=check_queue_name(queue_name)).update(paused_at=None)
     wakeups.wake(alias, [queue_name])
@@ -249,7 +255,7 @@ def prune(
     doubt is never deleted. It works in small transactions with pauses, so that others get their turn; `limit` bounds
     the number of jobs.
 
-    Raises `ValueError` for a status in which jobs are not finished.
+    Raises `ValueError` for a status in which jobs are not finished, `InvalidTask` for an invalid queue name.
     """
     alias = alias_of(using)
     wanted = [JobStatus(status) for status in statuses]

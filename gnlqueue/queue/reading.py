@@ -19,6 +19,8 @@ def stats(queue_name: str | None = None, *, using: str | None = None, now: datet
 
     A scheduled job that is due counts as `ready`, though no claim has promoted it yet; `expired` are those in progress
     whose lease has run out, and `in_progress` the others. Counts every row: on millions of jobs it takes its time.
+
+    Raises `InvalidTask` for an invalid queue name.
     """
     jobs = Job.objects.using(alias_of(using))
     if queue_name is not None:
@@ -42,7 +44,10 @@ def stats(queue_name: str | None = None, *, using: str | None = None, now: datet
 
 
 def dead(queue_name: str | None = None, limit: int = 100, *, using: str | None = None) -> list[Job]:
-    """Return dead-lettered jobs, newest first, at most `limit`."""
+    """Return dead-lettered jobs, newest first, at most `limit`.
+
+    Raises `InvalidTask` for an invalid queue name.
+    """
     jobs = Job.objects.using(alias_of(using)).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
     if queue_name is not None:
         jobs = jobs.filter(queue_name=check_queue_name(queue_name))
