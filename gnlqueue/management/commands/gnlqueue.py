@@ -126,7 +126,7 @@ class Command(BaseCommand):
                 self.stdout.write(
                     f"{self.style.ERROR(f'job {job.pk}')}  {job.task_name}({self._arguments(job)})  queue "
                     f"{job.queue_name}, {_counted(job.attempts, 'attempt')}, {job.finished_at:%Y-%m-%d %H:%M:%S} UTC\n"
-                    f"{indent(job.last_error, '    ')}"
+                    f"{indent(job.last_error or '', '    ')}"
                 )
         if not options["json"]:
             hint = "Again: manage.py gnlqueue retry ID. Why: manage.py gnlqueue dead --traceback-of ID."
