@@ -4,6 +4,12 @@ INSERT the entry → the function → UPDATE it to done → the fence, as the la
 only for a moment. Both UPDATEs must change exactly one row: none means that the server has rolled back beneath us, as
 MariaDB does on a deadlock, and that the function swallowed the error. Where the isolation level is higher than READ
 COMMITTED its row is locked first as well, because a heartbeat in between would make the fence fail at the end.
+
+A function may end the transaction behind our back, see `statements`. Then the record that it began is committed with
+what it did until then, and without its end: it is found by this attempt, or by the next one, and is in doubt. Whether
+the transaction is still ours is asked where that costs no round trip: of SQLite's driver, and on PostgreSQL by the
+entry's UPDATE. MySQL does not tell, so one that returns is done there, and what the server rolled back after such a
+commit is not noticed.
 """
 
 from __future__ import annotations
@@ -27,13 +33,29 @@ class RolledBack(GnlqueueError):
     """The database rolled the transaction back beneath the function, or the fence was lost: nothing was stored."""
 
 
+class HalfCommitted(GnlqueueError):
+    """The function has ended the transaction by itself: its record says that it began, and not what came of it.
+
+    `error` is what was raised after that, else this; `result` is the stored form of what it returned, "" for nothing.
+    """
+
+    def __init__(self, entry: Entry, error: BaseException, result: str) -> None:
+        super().__init__(
+            "its function has ended the transaction that it ran in, as by a COMMIT in a procedure, so that what it had "
+            "done by then is stored"
+        )
+        self.entry = entry
+        self.error = self if isinstance(error, FenceLost) else error
+        self.result = result
+
+
 def run(
     journal: Journal, key: str, args_hash: str | None, known: Entry | None, function: Callable[[], Any]
 ) -> tuple[Entry, Any]:
     """Run `function` in the transaction that records it, and return the entry and the result.
 
-    `known` is the entry of an earlier attempt that failed. Raises what the function raises, with all rolled back, and
-    `RolledBack`.
+    `known` is the entry of an earlier attempt that failed. Raises what the function raises, with all rolled back,
+    `RolledBack`, and `HalfCommitted`.
     """
     using = journal.fence.database
     connection = connections[using]
@@ -50,13 +72,20 @@ def run(
             text = encode_result(value)
             _store_result(journal, entry, text)
             _hold(journal)
-    except FenceLost:
-        raise RolledBack(
-            f"The transaction of the atomic step {key!r} was rolled back beneath its function; nothing of it is stored."
-        ) from None
     except BaseException as error:
-        # A commit whose answer was lost, and a hook that raised after it, look like a failure: the row knows.
-        if entry is None or not text or isinstance(error, JobInterrupt) or not journal.is_stored(key, EntryStatus.DONE):
+        if isinstance(error, JobInterrupt):
+            raise
+        # A commit whose answer was lost, and a hook that raised after it, look like a failure: the row knows. Only
+        # what the function returned is worth waiting for; for the rest, the next attempt looks again.
+        status = None if entry is None else journal.stored_status(key, wait=bool(text))
+        if entry is not None and status == EntryStatus.STARTED:
+            raise HalfCommitted(entry, error, text) from error
+        if isinstance(error, FenceLost):
+            raise RolledBack(
+                f"The transaction of the atomic step {key!r} was rolled back beneath its function; nothing of it is "
+                "stored."
+            ) from None
+        if entry is None or not text or status != EntryStatus.DONE:
             raise
         logger.error("The atomic step %r is committed; afterwards this was raised.", key, exc_info=error)
     journal.adopt(entry, EntryStatus.DONE, result=text, error=None)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gnlqueue import queue
 from gnlqueue.durable.effects import identity_of_job
-from gnlqueue.durable.entries import STEP, Entry
+from gnlqueue.durable.entries import Entry
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobGivenUp, JobSuspended
@@ -82,9 +82,9 @@ def current_context() -> JobContext:
 
 
 def with_open_step(claimed: Sequence[ClaimedJob]) -> set[str]:
-    """Return the run ids of those of one database's jobs that were caught in a `step` by the end of an attempt."""
+    """Return the run ids of those jobs, all of one database, that have a step whose outcome is unknown."""
     if not claimed:
         return set()
     entries = RunJournalEntry.objects.using(claimed[0].database).filter(run_id__in=[each.run_id for each in claimed])
     unknown = [EntryStatus.STARTED, EntryStatus.IN_DOUBT]
-    return set(entries.filter(kind=STEP, status__in=unknown).values_list("run_id", flat=True))
+    return set(entries.filter(status__in=unknown).values_list("run_id", flat=True))

@@ -15,6 +15,8 @@ from itertools import count
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
+from django.db.models import BooleanField
+from django.db.models.expressions import RawSQL
 
 from gnlqueue import dialects, payloads
 from gnlqueue.conf import settings
@@ -39,6 +41,10 @@ class ResultNotStored(PayloadError):
 
 #: What is read of an entry, in the order of `Entry`.
 _ENTRY_COLUMNS = ("id", "key", "kind", "position", "status", "args_hash", "result", "error", "lease_token")
+
+
+#: Of a row on PostgreSQL.
+_WRITTEN_IN_THIS_TRANSACTION = RawSQL("xmin = pg_current_xact_id()::xid", (), output_field=BooleanField())
 
 
 class FenceLost(Exception):
@@ -132,9 +138,9 @@ class Journal:
         self._fenced(write, entry.key, status, starting=starting)
         self._note_change(entry, status, **values)
 
-    def _change(self, entry: Entry, status: EntryStatus, **values: Any) -> int:
+    def _change(self, entry: Entry, status: EntryStatus, *conditions: RawSQL, **values: Any) -> int:
         times = {"started_at": clock()} if status == EntryStatus.STARTED else {"finished_at": clock()}
-        known = self._rows.filter(pk=entry.id, status=entry.status, lease_token=entry.lease_token)
+        known = self._rows.filter(*conditions, pk=entry.id, status=entry.status, lease_token=entry.lease_token)
         if known.update(status=status, lease_token=self.fence.token, **times, **values) != 1:
             raise FenceLost
         return entry.id
@@ -212,10 +218,13 @@ class Journal:
 
     def _stored(self, key: str, status: EntryStatus) -> int | None:
         """Return the id of the entry where it is stored as it should be under our token; `None` where it isn't."""
-        row = self._rows.filter(key_hash=key_hash(self.run_id, key)).first()
-        if row is not None and row.status == status and row.lease_token == self.fence.token:
-            return int(row.pk)
-        return None
+        row = self._ours(key)
+        return int(row.pk) if row is not None and row.status == status else None
+
+    def _ours(self, key: str) -> RunJournalEntry | None:
+        """Return an entry as it is stored; `None` where that is not under our token."""
+        rows = self._rows.filter(key_hash=key_hash(self.run_id, key), lease_token=self.fence.token)
+        return rows.first()
 
     def _why_refused(self, key: str) -> JobInterrupt:
         return self.fence.why_lost() or JobPreempted(
@@ -238,23 +247,39 @@ class Journal:
         return replace(entry, status=EntryStatus.STARTED, lease_token=self.fence.token)
 
     def change_here(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
-        """Change an entry as part of the transaction that is open; no row means that it was rolled back beneath us."""
-        self._change(entry, status, **values)
+        """Change an entry as part of the transaction in which it was begun, and is not committed yet.
+
+        Raises `FenceLost` where that transaction was rolled back beneath us, or is seen to have been committed.
+        """
+        connection = connections[self.fence.database]
+        conditions = []
+        if connection.vendor == "sqlite" and not getattr(connection.connection, "in_transaction", True):
+            raise FenceLost
+        # Not where `TestCase` makes a savepoint of the transaction, which has a number of its own.
+        if connection.vendor == "postgresql" and not connection.savepoint_ids:
+            conditions.append(_WRITTEN_IN_THIS_TRANSACTION)
+        self._change(entry, status, *conditions, **values)
 
     def adopt(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
         """Note what the transaction has committed."""
         self._note_change(entry, status, **values)
 
-    def is_stored(self, key: str, status: EntryStatus) -> bool:
-        """Tell whether the entry stands as it should under our token: after a commit whose answer was lost."""
+    def stored_status(self, key: str, *, wait: bool) -> EntryStatus | None:
+        """Return the entry's status under our token, `None` where there is none, or nobody answers.
+
+        With `wait` it asks for a whole lease: after a commit whose answer was lost.
+        """
         deadline = time.monotonic() + self.fence.lease.total_seconds()
         while time.monotonic() < deadline:
             try:
-                return self._stored(key, status) is not None
+                row = self._ours(key)
+                return None if row is None else EntryStatus(row.status)
             except ConnectionProblem:
                 connections[self.fence.database].close()
+                if not wait:
+                    break
                 time.sleep(0.05)
-        return False
+        return None
 
 
 def encode_result(value: Any) -> str:

@@ -13,6 +13,9 @@ result cannot be stored                   in doubt        failed               f
 lease lost while it runs                  evidence        nothing is recorded  rolled back
 ========================================  ==============  ===================  ==================
 
+A function of an `atomic_step` that ends the transaction by itself makes it a `step`: what it did until then is stored,
+so that a crash, or an exception, leaves it in doubt.
+
 Each is a generator that asks its driver for calls and pauses (see `protocol`). `failed` means known not to have
 happened, and nothing else.
 """
@@ -66,49 +69,8 @@ class AtLeastOnce(Step):
         raise self.after_error(error) from error
 
 
-class ExactlyOnce(Step):
-    """An `atomic_step`: its record and its writes are one transaction."""
-
-    kind = ATOMIC
-
-    def attempt(self) -> Protocol:
-        self.look_whether_held()
-        try:
-            self.entry, result = atomic.run(self.journal, self.key, self.args_hash, self.entry, self._function)
-        except atomic.RolledBack as rolled_back:
-            self.look_whether_held()
-            raise self.after_error(rolled_back) from rolled_back
-        except BaseException as error:
-            if not self._begun and self._lost_a_race(error):
-                raise TryAgain(FIRST_PAUSE * 2**self._races) from error
-            raise self.after_error(error) from error
-        return result
-        yield  # a generator, like those of the other kinds
-
-    _begun = False
-    _races = 0
-
-    def _lost_a_race(self, error: BaseException) -> bool:
-        """Tell whether a heartbeat came between, so that to begin once more is no try of the function's."""
-        transient = isinstance(error, DatabaseError) and dialects.of(self.journal.fence.database).is_transient(error)
-        if not transient or self._races == TRIES:
-            return False
-        self._races += 1
-        self.tries -= 1
-        return True
-
-    def _function(self) -> Any:
-        self._begun = True
-        answer = protocol.call(self.call())
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
-
-
-class AtMostOnce(Step):
-    """A `step`: its start is stored before the call, so that a crash in between is known to be one."""
-
-    kind = STEP
+class MayBeInDoubt(Step):
+    """A step whose start may be stored without its end, so that nobody knows whether it happened."""
 
     def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
         entry = self.entry
@@ -125,43 +87,22 @@ class AtMostOnce(Step):
             self.run.write(lambda: self.journal.change(entry, EntryStatus.RELEASED))
         return None
 
-    def attempt(self) -> Protocol:
-        self.run.write(self._store_start)
-        answer = yield self.call()
-        error = answer.error
-        if error is None:
-            try:
-                return self.store_result(answer.value)
-            except ResultNotStored as unstorable:
-                self.note(str(unstorable), shown(answer.value))
-                self.block("its result cannot be stored", unstorable)
-        if not answer.called:  # so nothing happened
-            self.store_failure(error, sealed=False)
-            raise error
-        if isinstance(error, (*self.options.safe_errors, *self.options.final_errors)):
-            raise self.after_error(error) from error
-        return (yield from self._doubt(error))
-
     def note_failure(self, error: BaseException) -> StepFailed:
-        return self.store_failure(error, sealed=False)  # at once: a started entry would look like a crash
+        if self.entry is not None and self.entry.status == EntryStatus.STARTED:
+            return self.store_failure(error, sealed=False)  # at once: a started entry would look like a crash
+        return super().note_failure(error)
 
-    def _store_start(self) -> None:
-        if self.entry is None:
-            self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED, starting=True)
-        else:
-            self.journal.change(self.entry, EntryStatus.STARTED, starting=True, error=None)
-
-    def _doubt(self, error: BaseException) -> Protocol:
-        """The function raised something that proves nothing about the other side."""
+    def doubt(self, error: BaseException, why: str) -> Protocol:
+        """The function ended with something that proves nothing about what it has done."""
         answer = yield from self._recover()
-        ends_the_attempt = not isinstance(error, Exception)  # a time-out, a cancelled asyncio task
+        ends_the_attempt = not isinstance(error, Exception)  # a timeout, a cancelled asyncio task
         if isinstance(answer, Happened):
             recovered = self._store_recovered(answer)
             if ends_the_attempt:
                 raise error
             return recovered.result
         if not isinstance(answer, NotHappened) and self.options.on_doubt != "rerun":
-            self.block(f"it raised {shown(error)}", error)
+            self.block(why, error)
         if ends_the_attempt:
             self.store_failure(error, sealed=False)
             raise error
@@ -176,7 +117,7 @@ class AtMostOnce(Step):
             logger.error("recover of %r raised; its outcome stays unknown.", self.key, exc_info=answer.error)
             return Unknown()
         if not isinstance(answer.value, Happened | NotHappened | Unknown):
-            logger.error("recover of %r returned %r, which is no answer.", self.key, answer.value)
+            logger.error("recover of %r returned %r, which is not an answer.", self.key, answer.value)
             return Unknown()
         return answer.value
 
@@ -197,6 +138,79 @@ class AtMostOnce(Step):
         if self.options.on_doubt == "fail":
             self.run.stop(JobGivenUp(text))
         self.run.stop(JobBlocked(f"{text} Find out, and say so: manage.py gnlqueue resolve {entry.id}.", "in_doubt"))
+
+
+class ExactlyOnce(MayBeInDoubt):
+    """An `atomic_step`: its record and its writes are one transaction."""
+
+    kind = ATOMIC
+
+    def attempt(self) -> Protocol:
+        self.look_whether_held()
+        try:
+            self.entry, result = atomic.run(self.journal, self.key, self.args_hash, self.entry, self._function)
+        except atomic.HalfCommitted as half:
+            self.entry = half.entry
+            if half.result:
+                self.note(f"It returned; {half}", half.result)
+            raised = "" if half.error is half else f"; then {shown(half.error)} was raised"
+            return (yield from self.doubt(half.error, f"{half}{raised}"))
+        except atomic.RolledBack as rolled_back:
+            self.look_whether_held()
+            raise self.after_error(rolled_back) from rolled_back
+        except BaseException as error:
+            if not self._begun and self._lost_a_race(error):
+                raise TryAgain(FIRST_PAUSE * 2**self._races) from error
+            raise self.after_error(error) from error
+        return result
+
+    _begun = False
+    _races = 0
+
+    def _lost_a_race(self, error: BaseException) -> bool:
+        """Tell whether a heartbeat came in between, so that beginning again does not count as a try."""
+        transient = isinstance(error, DatabaseError) and dialects.of(self.journal.fence.database).is_transient(error)
+        if not transient or self._races == TRIES:
+            return False
+        self._races += 1
+        self.tries -= 1
+        return True
+
+    def _function(self) -> Any:
+        self._begun = True
+        answer = protocol.call(self.call())
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+
+class AtMostOnce(MayBeInDoubt):
+    """A `step`: its start is stored before the call, so that a crash in between is known to be one."""
+
+    kind = STEP
+
+    def attempt(self) -> Protocol:
+        self.run.write(self._store_start)
+        answer = yield self.call()
+        error = answer.error
+        if error is None:
+            try:
+                return self.store_result(answer.value)
+            except ResultNotStored as unstorable:
+                self.note(str(unstorable), shown(answer.value))
+                self.block("its result cannot be stored", unstorable)
+        if not answer.called:  # so nothing happened
+            self.store_failure(error, sealed=False)
+            raise error
+        if isinstance(error, (*self.options.safe_errors, *self.options.final_errors)):
+            raise self.after_error(error) from error
+        return (yield from self.doubt(error, f"it raised {shown(error)}"))
+
+    def _store_start(self) -> None:
+        if self.entry is None:
+            self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED, starting=True)
+        else:
+            self.journal.change(self.entry, EntryStatus.STARTED, starting=True, error=None)
 
 
 class Moment(Step):

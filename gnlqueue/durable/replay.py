@@ -46,7 +46,7 @@ class Replay:
         text = isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
         if not text or any(char in "#[]" for char in name):
             raise ValueError(
-                f"A step's name is a text of 1 to 200 printable characters without '#', '[' and ']', not {name!r:.220}."
+                f"A step's name must be 1 to 200 printable characters without '#', '[' and ']', not {name!r:.220}."
             )
         if own is None:
             if not main_flow:
@@ -85,14 +85,14 @@ class Replay:
     def left_open(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""
         unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
-        return [entry for entry in self._left_out() if entry.kind == STEP and entry.status in unknown]
+        return [entry for entry in self._left_out() if entry.status in unknown]
 
     def renamed(self) -> list[tuple[Entry, str]]:
         """Return the steps that were done and left out, each with the key of the new one that seems to repeat it.
 
-        That has the same name, and the same arguments under another key, or a key where the old one had none, or none
-        where it had one. Where the code does not ask for the old name any more, it is one of the same kind with the
-        same key or arguments. Code that only asks for less, or for other things, does nothing twice.
+        A new step repeats an old one of the same name if it has the same arguments under another key, or if only one of
+        the two has a key. If the code asks for no step of the old name any more, a new one of the same kind with the
+        same key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
         """
         new: dict[tuple[Any, ...], str] = {}
         for key, kind, args_hash in self._new:

@@ -1,7 +1,7 @@
 """What an `atomic_step` may not ask the database for, because it would survive a rollback.
 
 A statement is known by how it begins. One that is wrapped in something else is not seen: in a stored procedure, in a
-prepared statement, behind another one and a semicolon.
+prepared statement, behind another one and a semicolon. What such a one has committed is found afterwards, see `atomic`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def only_what_rolls_back(using: str) -> Iterator[None]:
 
     def refuse_writes(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         alias = context["connection"].alias
-        if not _is_harmless(str(sql)):
+        if not _is_harmless(_text(sql, context)):
             raise RuntimeError(
                 f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
                 "step or an idempotent_step for that."
@@ -64,9 +64,10 @@ def only_what_rolls_back(using: str) -> Iterator[None]:
         return execute(sql, params, many, context)
 
     def refuse_ends(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if committing.match(str(sql)):
+        statement = _text(sql, context)
+        if committing.match(statement):
             raise RuntimeError(
-                f"An atomic_step on {using!r} asks for {str(sql).strip():.60}, which begins or ends a transaction: "
+                f"An atomic_step on {using!r} asks for {statement.strip():.60}, which begins or ends a transaction: "
                 "what came before would not commit or roll back with the step. Use an idempotent_step for that."
             )
         return execute(sql, params, many, context)
@@ -76,6 +77,15 @@ def only_what_rolls_back(using: str) -> Iterator[None]:
             refuse = refuse_ends if connection.alias == using else refuse_writes
             stack.enter_context(connection.execute_wrapper(refuse))
         yield
+
+
+def _text(sql: Any, context: Any) -> str:
+    """Return a statement's text, also of one that is composed by the driver, as `psycopg.sql.SQL`, or is bytes."""
+    if isinstance(sql, str):
+        return sql
+    if isinstance(sql, bytes):
+        return sql.decode(errors="replace")
+    return str(sql.as_string(context["connection"].connection) if hasattr(sql, "as_string") else sql)
 
 
 def _is_harmless(statement: str) -> bool:

@@ -47,7 +47,7 @@ class Steps:
         """Call `function` in one transaction with its own record: exactly once, for writes in the queue's database.
 
         `on_commit` hooks of the function run at most once, and are not part of it. Writes on another alias are
-        refused.
+        refused, and so is a COMMIT; a function that commits in a hidden way may be in doubt, like a `step`.
 
         Raises `StepFailed` when it failed and was rolled back, and the interrupt that stops the run.
         """

@@ -39,9 +39,9 @@ def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:
 
 
 def steps(job: Job | ClaimedJob, status: EntryStatus) -> QuerySet[RunJournalEntry]:
-    """Return the job's journal entries of one status whose effect may not be repeated."""
+    """Return the job's journal entries of one status."""
     alias = job.database if isinstance(job, ClaimedJob) else job._state.db
-    return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, kind="step", status=status)
+    return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, status=status)
 
 
 def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None) -> int:

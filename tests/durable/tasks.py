@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 import gnlqueue
 from gnlqueue import JobContext
@@ -61,6 +62,39 @@ async def aone_step(context: JobContext, kind: str, ledger: str) -> Any:
     if context.claimed.lease_token == 1:
         raise OSError("something else, after the step")
     return result
+
+
+@gnlqueue.task(takes_context=True, backoff=AT_ONCE)
+def half_committed(context: JobContext, ledger: str, way: str) -> Any:
+    """Have an effect that commits behind the back of its `atomic_step`."""
+    return context.atomic_step("effect", half_commit, ledger, context.fence.database, way)
+
+
+def half_commit(ledger: str, alias: str, way: str) -> str:
+    """Leave a line in a file and a row in the database, which is committed before the function has ended."""
+    Note.objects.using(alias).create(text="the first half")
+    append(ledger)
+    commit_unseen(alias, way)
+    faults.reach("during the effect")
+    return "the result"
+
+
+#: Ways to commit that `durable.statements` does not see, by the database's alias.
+UNSEEN_COMMITS = {
+    "default": ["executescript"],
+    "postgresql": ["SELECT 1; COMMIT"],
+    "mysql": ["CALL commits()", "PREPARE p FROM 'COMMIT' | EXECUTE p"],
+}
+
+
+def commit_unseen(alias: str, way: str) -> None:
+    """Commit in a way that is not refused."""
+    with connections[alias].cursor() as cursor:
+        if way == "executescript":
+            cursor.executescript("SELECT 1")  # the driver commits before it
+        else:
+            for statement in way.split(" | "):
+                cursor.execute(statement)
 
 
 async def aeffect(ledger: str, alias: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from gnlqueue import JobContext
+from gnlqueue import JobContext, StepFailed
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.app.models import Note
 from tests.durable.conftest import attempt, entries, on_sqlite
@@ -147,7 +147,35 @@ def test_what_ends_the_transaction_is_refused(alias: str, play: Play, statement:
     refuse(alias, play, statement)
 
 
-def refuse(alias: str, play: Play, statement: str, *, swallowed: bool = False) -> None:
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("how", ["SQL", "Composed", "bytes"])
+def test_also_where_the_driver_composes_the_statement(alias: str, play: Play, how: str) -> None:
+    sql = pytest.importorskip("psycopg.sql")
+    composed = {"SQL": sql.SQL("COMMIT"), "Composed": sql.SQL("{} WORK").format(sql.SQL("COMMIT")), "bytes": b"COMMIT"}
+    refuse(alias, play, composed[how])
+
+
+@on_sqlite
+def test_a_composed_statement_on_another_alias_is_known_for_what_it_is(alias: str, play: Play) -> None:
+    if "postgresql" not in connections:
+        pytest.skip("there is no such server")
+    sql = pytest.importorskip("psycopg.sql")
+    notes = sql.Identifier("testapp_note")
+
+    def ask(statement: str) -> Any:
+        with connections["postgresql"].cursor() as cursor:
+            cursor.execute(sql.SQL(statement).format(notes))
+            return cursor.fetchone()
+
+    def handler(context: JobContext) -> Any:
+        with pytest.raises(StepFailed, match="writes on 'postgresql'"):
+            context.atomic_step("write", ask, "UPDATE {} SET text = 'x'")
+        return context.atomic_step("read", ask, "SELECT count(*) FROM {}")
+
+    assert attempt(play(handler)).result == [0]
+
+
+def refuse(alias: str, play: Play, statement: Any, *, swallowed: bool = False) -> None:
     """After it a failure would roll back only the rest, so that the next attempt does the first half once more."""
 
     def reserve() -> None:
