@@ -47,7 +47,7 @@ def run_lock(
 
     `ttl` is how many seconds it lasts after its holder has died, `wait` how long to wait for somebody else. Taken
     again by the same code it nests. A holder that was stopped for longer than `ttl` loses it, which is logged when the
-    block ends: what must not overlap even then belongs into a `durable_run`, whose writes are fenced.
+    block ends: what must not overlap even then belongs in a `durable_run`, whose writes are fenced.
 
     Raises `RunLocked` when somebody else holds it for longer than `wait`.
     """
@@ -102,6 +102,9 @@ class _OutsideRun(Run):
     def _block_on_renamed(self, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
         """Let it be: several pieces of code may share such a run, and each asks for its own steps."""
 
+    def out_of_mismatch(self, entry: Entry) -> str:
+        return "Put the code right, or give the run another id: no job waits here for a decision."
+
     def as_raised(self, interrupt: JobInterrupt) -> BaseException:
         if isinstance(interrupt, JobBlocked) and interrupt.reason == "mismatch":
             return JournalMismatch(str(interrupt))
@@ -112,7 +115,7 @@ class _OutsideRun(Run):
 
 def _check_run_id(run_id: str) -> None:
     if not (isinstance(run_id, str) and 1 <= len(run_id) <= 200 and run_id.isprintable()):
-        raise ValueError(f"A run id is a text of 1 to 200 printable characters, not {run_id!r:.220}.")
+        raise ValueError(f"A run id must be a string of 1 to 200 printable characters, not {run_id!r:.220}.")
 
 
 def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:

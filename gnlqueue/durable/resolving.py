@@ -1,8 +1,8 @@
 """A human's answer to what the code could not know.
 
-An answer is one guarded UPDATE, which counts the decisions about the entry and finds only the count that was seen. So
-who decides on what was true before somebody else's decision is told who decided what, also where that has left the step
-in doubt, as to fail the job does. Who, when and why are kept as a `StepNote`.
+An answer is one guarded UPDATE: it matches only if the entry has had as many decisions as its author saw, and counts
+one more. So whoever decides on an outdated view is told who decided what before, even where the step is still in doubt,
+as it is after `FailJob`. Who, when and why are kept as a `StepNote`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db.models import F, Q, QuerySet
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import now as clock
-from gnlqueue.durable.entries import LONGEST_NOTE, encode_result, key_hash
+from gnlqueue.durable.entries import LONGEST_NOTE, NOTHING_INSTEAD, encode_result, key_hash
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
@@ -33,9 +33,9 @@ def resolve(
     code was put right, `UseRecorded()`, or `FailJob()`. The job goes on when none of its steps is in doubt any more.
     `by` is who decides, `reason` why; both are kept.
 
-    An `entry` that was read says what was seen: after any decision that was taken since, this one does not count. An id
-    says nothing of that, and is about the step as it is; where somebody has failed the job, it counts once that is
-    retried and blocked again, or cancelled.
+    Pass the entry that you read, and the decision counts only if nobody has decided since. Pass its id, and it is about
+    the step as it is now; if the last decision was `FailJob`, it counts only once the job has been retried and blocks
+    again, or has been cancelled.
 
     Raises `AlreadyResolved` when somebody else was first, `WrongStatus` for a job that is to be failed and is not
     blocked, `ValueError` for an answer that does not apply, `PayloadError` for a result that JSON cannot carry,
@@ -95,7 +95,11 @@ def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reaso
             row.decisions = seen
         elif was_failed(row, job):
             raise _already_resolved(row, "Retry the job: it asks again, and then it can be decided anew.")
-        _apply(row, job, answer, reason, alias)
+        try:
+            _apply(row, job, answer, reason, alias)
+        except AlreadyResolved:
+            _refuse_misfit(row, job, answer)
+            raise
         _note(row, answer, by, reason, alias)
         if job is not None and not isinstance(answer, FailJob):
             operating.unblock_settled(job.pk, alias=alias)
@@ -114,7 +118,7 @@ def _apply(row: RunJournalEntry, job: Job | None, answer: Resolution, reason: st
     elif isinstance(answer, GoOn | UseRecorded):
         _end_mismatch(row, job, answer, alias)
     else:
-        raise ValueError(f"{answer!r} is no answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
+        raise ValueError(f"{answer!r} is not an answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
 
 
 def _change(row: RunJournalEntry, *known: EntryStatus, **values: Any) -> None:
@@ -137,14 +141,19 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
     if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
         raise _already_resolved(row)
     if mismatched_entry(job) != row:
-        raise ValueError(f"The step {row.key!r} is not the one that the code of {row.run_id!r} does not fit.")
+        raise ValueError(
+            f"The step {row.key!r} is not the one that the code of {row.run_id!r} does not fit: that one is listed by "
+            "manage.py gnlqueue blocked."
+        )
     if isinstance(answer, GoOn):
         _change(row)
         return
-    note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
-    if note is None or row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
-        raise ValueError(f"The step {row.key!r} is {row.status}: there is no recorded result to use.")
-    got = json.loads(note.value or "{}")
+    if row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
+        raise ValueError(
+            f"The step {row.key!r} is {row.status}: there is no recorded result to use. Put the code right and go on, "
+            "or fail the job."
+        )
+    got = _asked_instead(row)
     if not got:
         raise ValueError(
             f"The code no longer asks for the step {row.key!r}: go on without its result, or fail the job."
@@ -154,6 +163,37 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
         raise ValueError(f"The step {got['key']!r} has a record of its own; put the code right and go on.")
     hashed = key_hash(row.run_id, got["key"])
     _change(row, EntryStatus(row.status), key_hash=hashed, **got)
+
+
+def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:
+    """Return what the code asked for instead of a step that does not fit it; nothing where it left it out."""
+    note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
+    return json.loads(note.value or NOTHING_INSTEAD) if note is not None else {}
+
+
+def _refuse_misfit(row: RunJournalEntry, job: Job | None, answer: Resolution) -> None:
+    """Raise `ValueError` for an answer to another question than the one that this step asks, with those that fit.
+
+    Not where somebody has decided since: that is what there is to say then.
+    """
+    locked = RunJournalEntry.objects.using(row._state.db).select_for_update().filter(pk=row.pk)
+    status, decisions = locked.values_list("status", "decisions").get()
+    if decisions != row.decisions:
+        return
+    blocked = job if job is not None and job.status == JobStatus.BLOCKED else None
+    mismatch = blocked is not None and blocked.blocked_reason == "mismatch" and mismatched_entry(blocked) == row
+    if isinstance(answer, Happened | NotHappened) and mismatch and status != EntryStatus.IN_DOUBT:
+        wrong, fits = "is not in doubt: the code does not fit it", ["GoOn() (--go-on)"]
+        if status in {EntryStatus.DONE, EntryStatus.FAILED} and _asked_instead(row):
+            fits.append("UseRecorded() (--use-recorded)")
+    elif isinstance(answer, GoOn | UseRecorded) and not mismatch and status == EntryStatus.IN_DOUBT:
+        wrong = "is in doubt, which is no mismatch"
+        fits = ["Happened(result) (--happened JSON)", "NotHappened() (--not-happened)"]
+    else:
+        return
+    if blocked:
+        fits.append("FailJob() (--fail-job)")
+    raise ValueError(f"The step {row.key!r} of {row.run_id!r} {wrong}. What fits: {' or '.join(fits)}.") from None
 
 
 def _note(row: RunJournalEntry, answer: Resolution, by: str, reason: str, alias: str) -> None:

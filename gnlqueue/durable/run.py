@@ -180,6 +180,11 @@ class Run(Steps):
         """Return what the handler sees of an interrupt."""
         return interrupt
 
+    def out_of_mismatch(self, entry: Entry) -> str:
+        """Return what can be done where the code does not fit an entry."""
+        recorded = " use what was recorded," if entry.status in {EntryStatus.DONE, EntryStatus.FAILED} else ""
+        return f"Put the code right and go on,{recorded} or fail the job: manage.py gnlqueue resolve {entry.id}."
+
     def check_journal(self, recorded: list[Entry]) -> None:
         """Stop where what is recorded under this run's id cannot be this run's."""
 
@@ -272,8 +277,7 @@ class Run(Steps):
 
     def _block_on_mismatch(self, journal: Journal, mismatch: Mismatch) -> NoReturn:
         text = (
-            f"The code does not fit the journal of {self.run_id!r}: {mismatch}. Put the code right and go on, use what "
-            f"was recorded, or fail the job: manage.py gnlqueue resolve {mismatch.entry.id}."
+            f"The code does not fit the journal of {self.run_id!r}: {mismatch}. {self.out_of_mismatch(mismatch.entry)}"
         )
         got = payloads.encode(mismatch.got, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
         self._block_for_mismatch(journal, mismatch.entry, text, got)

@@ -10,6 +10,7 @@ import pytest
 from django.db import transaction
 
 from gnlqueue import (
+    GoOn,
     Happened,
     JobContext,
     JournalMismatch,
@@ -144,7 +145,7 @@ def test_it_is_refused_inside_atomic(alias: str, lock: Any) -> None:
 @pytest.mark.parametrize("lock", [run_lock, durable_run])
 @pytest.mark.parametrize("run_id", ["", "x" * 201, 5, "a\0", "\ud800"])
 def test_a_run_id_that_makes_no_sense_is_refused(alias: str, lock: Any, run_id: Any) -> None:
-    with pytest.raises(ValueError, match="A run id is a text"), lock(run_id):
+    with pytest.raises(ValueError, match="A run id must be a string"), lock(run_id):
         pass
 
 
@@ -260,10 +261,21 @@ def test_on_doubt_fail_is_no_lost_lease(alias: str) -> None:
         run.using(on_doubt="fail").step("charge", charge)
 
 
+@on_sqlite
+def test_an_answer_that_does_not_fit_is_told_what_does_and_there_is_no_job_to_fail(alias: str) -> None:
+    def charge() -> None:
+        raise TimeoutError
+
+    with pytest.raises(RunBlocked), durable_run("import 7") as run:
+        run.step("charge", charge)
+    with pytest.raises(ValueError, match=r"'import 7' is in doubt, .* or NotHappened\(\) \(--not-happened\)\.$"):
+        resolve(entries().get(), GoOn(), by="ada", reason="sure")
+
+
 def test_code_that_does_not_fit_is_a_mismatch(alias: str) -> None:
     with durable_run("import 7") as run:
         run.step("charge", lambda: None)
-    with pytest.raises(JournalMismatch), durable_run("import 7") as run:
+    with pytest.raises(JournalMismatch, match="or give the run another id"), durable_run("import 7") as run:
         run.step("ship", lambda: None)
 
 

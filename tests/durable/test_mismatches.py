@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from gnlqueue import (
+    AlreadyResolved,
     FailJob,
     GoOn,
+    Happened,
     JobContext,
+    NotHappened,
     UseRecorded,
     queue,
     resolve,
@@ -111,6 +114,30 @@ def test_only_the_entry_that_does_not_fit_can_be_answered_for(play: Play) -> Non
     attempt(job)
     with pytest.raises(ValueError, match="is not the one"):
         resolve(entry(job, "ship"), GoOn(), **BY)
+
+
+@pytest.mark.parametrize("answer", [Happened("paid"), NotHappened()], ids=repr)
+def test_an_answer_about_a_doubt_is_no_answer_about_a_mismatch(play: Play, answer: Any) -> None:
+    job = play(crashing(recorded))
+    attempt(job)
+    now_do(CHANGED["renamed"])
+    attempt(job)
+    fits = r"What fits: GoOn\(\) \(--go-on\) or UseRecorded\(\) \(--use-recorded\) or FailJob\(\) \(--fail-job\)\.$"
+    with pytest.raises(ValueError, match=rf"is not in doubt: the code does not fit it\. {fits}"):
+        resolve(entry(job, "charge"), answer, **BY)
+    with pytest.raises(AlreadyResolved, match=r"'ship' .* waits for no decision: it is done"):
+        resolve(entry(job, "ship"), answer, **BY)
+    assert (queue.get(job).status, entry(job, "charge").decisions) == (JobStatus.BLOCKED, 0)
+
+
+def test_what_was_caught_in_a_crash_and_does_not_fit_takes_both_answers(play: Play) -> None:
+    job = play(recorded)
+    leave_started(job, "charge")  # with other arguments: none
+    assert attempt(job).blocked_reason == "mismatch"
+    resolve(entry(job), Happened("charged 100"), **BY)
+    assert attempt(job).blocked_reason == "mismatch"
+    resolve(entry(job), UseRecorded(), **BY)
+    assert attempt(job).result == ["charged 100", "shipped"]
 
 
 def test_fail_job_ends_a_mismatch_and_no_question_is_left_open(play: Play) -> None:

@@ -247,11 +247,23 @@ def test_a_late_worker_does_not_undo_a_decision(
     assert len(ledger) == 1
 
 
-@pytest.mark.parametrize("answer", [GoOn(), UseRecorded()])
-def test_an_answer_about_a_mismatch_is_no_answer_about_a_doubt(blocked: Job, answer: Any) -> None:
-    with pytest.raises(AlreadyResolved, match="waits for no decision"):
-        resolve(entry(blocked), answer, **BY)
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("answer", [GoOn(), UseRecorded()], ids=repr)
+def test_an_answer_about_a_mismatch_is_no_answer_about_a_doubt(blocked: Job, answer: Any, by_id: bool) -> None:
+    fits = r"What fits: Happened\(result\) .* or NotHappened\(\) .* or FailJob\(\) \(--fail-job\)\.$"
+    with pytest.raises(ValueError, match=rf"'charge' of '{blocked.run_id}' is in doubt, which is no mismatch\. {fits}"):
+        resolve(entry(blocked).pk if by_id else entry(blocked), answer, **BY)
     assert queue.get(blocked).status == JobStatus.BLOCKED
+    assert (entry(blocked).decisions, notes("resolution")) == (0, [])
+
+
+def test_an_answer_that_does_not_fit_what_somebody_has_decided_since_is_told_that(blocked: Job) -> None:
+    seen = entry(blocked)
+    resolve(seen, FailJob(), **BY)
+    queue.retry(blocked)
+    assert attempt(blocked).status == JobStatus.BLOCKED
+    with pytest.raises(AlreadyResolved, match=r"has been resolved by ada at .* FailJob\(\)"):
+        resolve(seen, GoOn(), **BY)
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "dead"])
@@ -284,7 +296,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(alias: str, blocked:
         resolve(charge, NotHappened(), by="", reason="sure")
     with pytest.raises(ValueError, match="Say who decides"):
         resolve(charge, NotHappened(), by="ada", reason="")
-    with pytest.raises(ValueError, match="is no answer"):
+    with pytest.raises(ValueError, match="is not an answer"):
         resolve(charge, "yes", **BY)  # type: ignore[arg-type]
     with pytest.raises(PayloadError, match="cannot carry"):
         resolve(charge, Happened({1}), **BY)
