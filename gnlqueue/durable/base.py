@@ -169,7 +169,7 @@ class Step:
         return failed
 
     def note_failure(self, error: BaseException) -> StepFailed:
-        """Remember a failure that another attempt may mend; written only if the handler goes on after it."""
+        """Remember a failure that another attempt may repair; written only if the handler goes on after it."""
         return self.failed(described_error(error))
 
 

@@ -40,11 +40,11 @@ class Failure:
         self._passed: set[FrameType] = set()
 
     def was_caught_by(self, caller: Flow, frames: Collection[FrameType]) -> bool:
-        """Tell whether who makes a call now, out of these frames, goes on after the failure.
+        """Tell whether the caller of a step, whose frames these are, has gone on after the failure.
 
-        That is the code in which it happened, and what that began afterwards; an asyncio task that this descends from;
-        and whatever a frame belongs to that the failure passed through and that still runs. And it is anybody, once the
-        thread in which it happened has gone on.
+        It has if it is the thread or task in which the failure happened, or was begun by it afterwards; if it is an
+        ancestor of that asyncio task; or if one of its frames is one that the failure passed through. Any caller has,
+        once the thread in which the failure happened has gone on.
         """
         task, calling = self.step.caller.task, caller.task
         if calling is task if task is not None else self._work in frames:

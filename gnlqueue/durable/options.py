@@ -38,7 +38,8 @@ class StepOptions:
       answer (a declined card): the failure is recorded for good.
     - `on_doubt` is what an unknown outcome leads to: "block" the job until a human decides, "rerun" the step at your
       own risk, or "fail" the job.
-    - `max_attempts` and `backoff` retry a step that failed safely, within one attempt of the job.
+    - `max_attempts` and `backoff` are the tries of a step within one attempt of the job: a `step` is tried again after
+      one of `safe_errors`, the other kinds after any error that is not one of `final_errors`.
     - `key` names a step that runs in a thread or an asyncio task; `pass_key_as` is the name of the argument in which
       the function receives its effect key.
     - `match_args=False` does not compare the arguments on replay; `how_to_check` is shown to whoever must decide.
@@ -61,8 +62,8 @@ class StepOptions:
         if self.on_doubt not in ("block", "rerun", "fail"):
             raise ValueError(f'on_doubt is "block", "rerun" or "fail", not {self.on_doubt!r}.')
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise ValueError(f"max_attempts of a step is a whole number of at least 1, not {self.max_attempts!r}.")
+            raise ValueError(f"max_attempts of a step must be an integer of at least 1, not {self.max_attempts!r}.")
         if self.key is not None and not (
             isinstance(self.key, str) and 1 <= len(self.key) <= 200 and self.key.isprintable()
         ):
-            raise ValueError(f"A step's key is a text of 1 to 200 printable characters, not {self.key!r:.220}.")
+            raise ValueError(f"A step's key must be a string of 1 to 200 printable characters, not {self.key!r:.220}.")

@@ -27,7 +27,7 @@ inside_step: ContextVar[tuple[str, str] | None] = ContextVar("gnlqueue_step", de
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Asks the driver to call a function of a step; `step` is the ids of its run and its key."""
+    """Asks the driver to call a function of a step; `step` is the id of its run and its key."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]

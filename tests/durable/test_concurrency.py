@@ -140,11 +140,14 @@ class Turns:
             self._ready[self._order[place + 1]].set()
 
 
-@on_sqlite
-@pytest.mark.parametrize("order", ORDERS, ids=str)
+#: Every order where it costs least, one on the servers.
+EACH_ORDER = [("sqlite", order) for order in ORDERS] + [(alias, ORDERS[-1]) for alias in ("postgresql", "mysql")]
+
+
+@pytest.mark.parametrize(("alias", "order"), EACH_ORDER, indirect=["alias"], ids=str)
 @pytest.mark.parametrize("how", [*HOW, "threads"])
 def test_branches_that_finished_in_any_order_are_replayed_in_any_other(
-    play: Play, aplay: Play, ledger: Ledger, how: str, order: tuple[int, ...]
+    alias: str, play: Play, aplay: Play, ledger: Ledger, how: str, order: tuple[int, ...]
 ) -> None:
     """All are inside their steps before the first one ends; a replay asks for them in each of the other orders."""
     orders = [order, *(each for each in ORDERS if each != order)]

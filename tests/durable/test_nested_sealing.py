@@ -15,13 +15,20 @@ from gnlqueue import JobContext, StepFailed, queue
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.worker.loop import Worker
 from tests.durable import tasks
-from tests.durable.conftest import PAST, Ledger, attempt, in_pool, jobs, on_sqlite
+from tests.durable.conftest import PAST, Ledger, attempt, in_pool, jobs
 
 Play = Callable[..., Job]
 Branch = Callable[[], Awaitable[str]]
 
 #: Which event loop runs the job: the worker's own, which knows what began an asyncio task, or any other.
 LOOPS = ["the worker's loop", "another loop"]
+
+#: Each of them where that costs least, the worker's own on the servers.
+each_loop = pytest.mark.parametrize(
+    ("alias", "loop"),
+    [*(("sqlite", loop) for loop in LOOPS), ("postgresql", LOOPS[0]), ("mysql", LOOPS[0])],
+    indirect=["alias"],
+)
 
 
 def run_to_its_end(job: Job, loop: str) -> Any:
@@ -147,7 +154,6 @@ async def raised_by_another_name(branch: Branch) -> bool:
 HOW = [gather_exceptions, in_task_group, look_at_task, wait_behind_another, raised_by_another_name]
 
 
-@on_sqlite
 @pytest.mark.parametrize("how", [wait_for_task, gather, *HOW])
 def test_a_failure_that_the_parent_of_its_task_caught_is_sealed(
     aplay: Play, ledger: Ledger, how: Callable[[Branch], Awaitable[bool]]
@@ -166,9 +172,8 @@ def test_a_failure_that_the_parent_of_its_task_caught_is_sealed(
     assert len(ledger) == 1
 
 
-@on_sqlite
 @pytest.mark.parametrize("how", ["task", "gather", "thread", "asgiref's thread"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_loop
 def test_a_failure_that_was_raised_to_the_frame_which_goes_on_is_sealed(
     aplay: Play, ledger: Ledger, loop: str, how: str
 ) -> None:
@@ -196,7 +201,6 @@ def test_a_failure_that_was_raised_to_the_frame_which_goes_on_is_sealed(
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_a_failure_of_a_thread_that_another_thread_caught_is_sealed(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> Any:
         cards = Cards(context, ledger)
@@ -216,7 +220,6 @@ def test_a_failure_of_a_thread_that_another_thread_caught_is_sealed(play: Play, 
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_a_plain_handler_that_runs_an_event_loop_seals_what_its_tasks_caught(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> Any:
         cards = Cards(context, ledger)
@@ -236,9 +239,8 @@ def test_a_plain_handler_that_runs_an_event_loop_seals_what_its_tasks_caught(pla
     assert len(ledger) == 1
 
 
-@on_sqlite
 @pytest.mark.parametrize("how", ["gather", "task group", "thread", "nested"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_loop
 def test_a_failure_is_sealed_where_only_branches_go_on_that_were_begun_after_it(
     aplay: Play, ledger: Ledger, loop: str, how: str
 ) -> None:
@@ -268,7 +270,6 @@ def test_a_failure_is_sealed_where_only_branches_go_on_that_were_begun_after_it(
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_a_failure_that_the_handler_caught_before_it_began_threads_is_sealed_by_these(
     play: Play, ledger: Ledger
 ) -> None:
@@ -287,9 +288,8 @@ def test_a_failure_that_the_handler_caught_before_it_began_threads_is_sealed_by_
 # --- who has not caught it -------------------------------------------------------------------------------------------
 
 
-@on_sqlite
 @pytest.mark.parametrize("who", ["its sibling", "the sibling of its parent", "a task of its sibling"])
-@pytest.mark.parametrize("loop", LOOPS)
+@each_loop
 def test_a_failure_on_its_way_to_the_handler_is_not_sealed_by_others(
     aplay: Play, ledger: Ledger, loop: str, who: str
 ) -> None:
@@ -323,8 +323,7 @@ def test_a_failure_on_its_way_to_the_handler_is_not_sealed_by_others(
     assert len(ledger) == 2
 
 
-@on_sqlite
-@pytest.mark.parametrize("loop", LOOPS)
+@each_loop
 def test_a_failure_in_a_thread_is_not_sealed_by_what_the_thread_does_for_another_task(
     aplay: Play, ledger: Ledger, loop: str
 ) -> None:
@@ -339,7 +338,6 @@ def test_a_failure_in_a_thread_is_not_sealed_by_what_the_thread_does_for_another
     assert len(ledger) == 2
 
 
-@on_sqlite
 def test_a_failure_is_not_sealed_by_threads_that_the_handler_waits_for_on_its_way_out(
     play: Play, ledger: Ledger
 ) -> None:

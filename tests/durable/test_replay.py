@@ -148,7 +148,7 @@ def test_keys_that_a_collation_holds_for_one_are_two(play: Play) -> None:
 @pytest.mark.parametrize("name", ["", "a#2", "a[b]", "a\0", "\ud800", "x" * 201, 3])
 def test_a_name_that_would_be_ambiguous_is_refused(play: Play, name: Any) -> None:
     job = play(lambda context: context.step(name, lambda: None), max_attempts=1)
-    assert "A step's name is" in (attempt(job).last_error or "")
+    assert "A step's name must be" in (attempt(job).last_error or "")
     assert not entries(job).exists()
 
 
@@ -241,9 +241,8 @@ def test_many_sleeps_that_are_over_ask_for_the_time_once(alias: str, play: Play)
     assert len(clock) <= 1
 
 
-@on_sqlite
-def test_a_run_of_ten_thousand_steps_reads_its_journal_once(alias: str, play: Play) -> None:
-    steps = 10_000
+def test_a_run_of_many_steps_reads_its_journal_once(alias: str, play: Play) -> None:
+    steps = 10_000 if alias == "default" else 2_000  # to insert them is what takes the time
 
     def handler(context: JobContext) -> int:
         return sum(context.step("add", lambda: 1) for _ in range(steps))

@@ -30,7 +30,6 @@ def refuse_first(ledger: Ledger) -> Callable[[], str]:
     return charge
 
 
-@on_sqlite
 def test_a_failure_in_one_piece_of_work_of_a_pool_is_not_sealed_by_the_next(play: Play, ledger: Ledger) -> None:
     """One thread does both, one after the other; the handler has not caught anything."""
 
@@ -45,7 +44,6 @@ def test_a_failure_in_one_piece_of_work_of_a_pool_is_not_sealed_by_the_next(play
     assert attempt(job).result == ["paid", "paid"]
 
 
-@on_sqlite
 def test_a_failure_that_a_thread_caught_and_went_on_after_is_sealed(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> Any:
         charge = refuse_first(ledger)
@@ -67,7 +65,6 @@ def test_a_failure_that_a_thread_caught_and_went_on_after_is_sealed(play: Play, 
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_failures_that_gather_returned_are_all_sealed_once_the_handler_goes_on(aplay: Play, ledger: Ledger) -> None:
     async def refuse() -> str:
         ledger.add()
@@ -87,7 +84,6 @@ def test_failures_that_gather_returned_are_all_sealed_once_the_handler_goes_on(a
     assert len(ledger) == 2
 
 
-@on_sqlite
 def test_a_failure_of_one_asyncio_task_is_not_sealed_by_the_step_of_another(aplay: Play, ledger: Ledger) -> None:
     charge = refuse_first(ledger)
 
@@ -198,7 +194,6 @@ def plain(handler: Callable[[JobContext], Any]) -> Callable[[JobContext], Any]:
     return lambda context: async_to_sync(handler)(context)
 
 
-@on_sqlite
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_a_failure_of_a_branch_is_not_sealed_by_the_synchronous_step_of_another(
     play: Play, aplay: Play, ledger: Ledger, kind: str
@@ -226,7 +221,6 @@ def test_a_failure_of_a_branch_is_not_sealed_by_the_synchronous_step_of_another(
     assert attempt(job).result == ["paid", "paid"]
 
 
-@on_sqlite
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_a_failure_that_a_branch_caught_is_sealed_by_its_next_synchronous_step(
     play: Play, aplay: Play, ledger: Ledger, kind: str
@@ -252,7 +246,6 @@ def test_a_failure_that_a_branch_caught_is_sealed_by_its_next_synchronous_step(
     assert len(ledger) == 1
 
 
-@on_sqlite
 def test_a_failure_that_was_called_back_is_sealed_once_the_handler_goes_on(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> Any:
         step = context.using(key="visa", safe_errors=tasks.Refused).step

@@ -25,7 +25,6 @@ from tests.durable.conftest import (
     entries,
     jobs,
     notes,
-    on_sqlite,
 )
 
 TABLE = """
@@ -200,7 +199,6 @@ def test_cell(
     check(what, MEANS[cell], Stage(alias, kind, job, ledger, mortals, in_thread))
 
 
-@on_sqlite
 @pytest.mark.parametrize(("what", "kind", "cell"), CELLS)
 def test_cell_in_asynchronous_code(
     what: str,
@@ -211,7 +209,6 @@ def test_cell_in_asynchronous_code(
     mortals: Mortals,
     in_thread: Callable[..., Any],
 ) -> None:
-    """The a-prefixed form of the step stands on the same core, so one database is enough."""
     job = tasks.aone_step.enqueue(f"a{kind}", str(ledger.path))
     check(what, MEANS[cell], Stage(alias, f"a{kind}", job, ledger, mortals, in_thread))
 
