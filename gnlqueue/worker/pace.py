@@ -24,7 +24,6 @@ class Pace:
         self._longest = longest
         self._next = shortest
         self._patient_polls = PATIENT_POLLS
-        self._looked_at = 0.0
         self._look_again_at: float | None = None
 
     @property
@@ -39,7 +38,8 @@ class Pace:
 
     def note_look(self) -> None:
         """Note that the worker looks for jobs just now."""
-        self._looked_at = time.monotonic()
+        if self._look_again_at is not None and time.monotonic() >= self._look_again_at:
+            self._look_again_at = None
 
     def reset(self) -> None:
         """Begin again with the shortest pause: there was work, or word of it."""
@@ -49,9 +49,7 @@ class Pace:
     def pause(self, seconds_until_due: Callable[[], float | None]) -> float:
         """Return the next pause, which ends early where a scheduled job is due before."""
         if self._look_again_at is not None:
-            if self._looked_at < self._look_again_at:
-                return max(self._look_again_at - time.monotonic(), 0.0)
-            self._look_again_at = None
+            return max(self._look_again_at - time.monotonic(), 0.0)
         pause = self._next * random.uniform(0.9, 1)
         grown = self._next > self._shortest
         if self._patient_polls > 1:
