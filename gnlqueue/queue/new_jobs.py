@@ -84,15 +84,13 @@ def new_job(
         args_text=payloads.encode(args, "args", limit=limit),
         kwargs_text=payloads.encode(kwargs, "kwargs", limit=limit),
         options=options,
-        options_text=_options_text(options),
+        options_text=None if options is None else _options_text(options),
         max_attempts=max_attempts,
         said=said,
     )
 
 
-def _options_text(options: dict[str, Any] | None) -> str | None:
-    if options is None:
-        return None
+def _options_text(options: dict[str, Any]) -> str:
     fewer = ": name fewer exception classes in retry_for and give_up_on."
     return payloads.encode(options, "options", limit=MOST_OPTIONS, advice=fewer)
 
