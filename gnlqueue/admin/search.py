@@ -21,7 +21,7 @@ HELP = gettext_lazy(
     "A job's number, part of a task's name, or task:… error:… worker:… key:… arg.NAME:VALUE; several must all hold."
 )
 
-_WORD = re.compile(r'(?:(?P<name>task|error|worker|key|id|arg\.[^\W\d]\w*):)?(?P<value>"[^"]*"|\S+)')
+_WORD = re.compile(r'(?:(?P<name>task|error|worker|key|id|arg\.[^\s:]+):)?(?P<value>"[^"]*"|\S+)')
 
 #: Failed attempts from whose classes one chooses: a list of all classes would read the whole table.
 RECENT_ATTEMPTS = 1_000
@@ -79,9 +79,22 @@ def _no_argument(name: str, may_see_payload: bool) -> str:
     """Return why one may not search by an argument: searching for values is a way to read them."""
     if not may_see_payload:
         return _("Searching by arguments needs the permission to see arguments and results; it was left out.")
+    if '"' in name or _is_number(name):  # SQLite finds no such key; Django takes a number for a place in a list
+        text = _(
+            "“%(name)s” is left out: one cannot search by an argument whose name has a quote in it or is a number."
+        )
+        return text % {"name": name}
     if hides(name):
         return _("The values of “%(name)s” are hidden, so one cannot search by them.") % {"name": name}
     return ""
+
+
+def _is_number(name: str) -> bool:
+    try:
+        int(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _scalar(text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -162,17 +163,35 @@ class Criteria:
         )
 
 
+class Key(KeyTransform):
+    """The value under a key that stands in the column with its letters as they are; Django looks for escapes."""
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, tuple[Any, ...]]:
+        """Return the SQL and its parameters."""
+        return self._with_letters(*super().as_sqlite(compiler, connection, **context))
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, tuple[Any, ...]]:
+        """Return the SQL and its parameters."""
+        return self._with_letters(*super().as_mysql(compiler, connection, **context))
+
+    def _with_letters(self, sql: str, params: Any) -> tuple[str, tuple[Any, ...]]:
+        escaped, plain = (f"$.{json.dumps(self.key_name, ensure_ascii=is_escaped)}" for is_escaped in (True, False))
+        return sql, tuple(plain if each == escaped else each for each in params)
+
+
 class Carries:
     """The condition that a JSON column has a value under a key, also under one that Django would take for a lookup."""
 
     conditional = True
 
-    def __init__(self, column: str, key: str, value: Any) -> None:
-        self.column, self.key, self.value = column, key, value
+    def __init__(self, column: str, key: str, value: Any, transform: type[KeyTransform] = KeyTransform) -> None:
+        self.column, self.key, self.value, self.transform = column, key, value, transform
 
     def resolve_expression(self, *args: Any, **kwargs: Any) -> KeyTransformExact:
         """Return the comparison, for which Django has to know the column first."""
-        return KeyTransformExact(KeyTransform(self.key, F(self.column)).resolve_expression(*args, **kwargs), self.value)
+        return KeyTransformExact(
+            self.transform(self.key, F(self.column)).resolve_expression(*args, **kwargs), self.value
+        )
 
 
 def _has(argument: Argument) -> Q:
@@ -182,6 +201,8 @@ def _has(argument: Argument) -> Q:
     found = Q()
     for each in values:
         found |= Q(Carries("kwargs", argument.name, each))
+        if not argument.name.isascii():  # `enqueue` stores letters, Django's own field escapes
+            found |= Q(Carries("kwargs", argument.name, each, Key))
         for task_name, place in _places(argument.name):
             found |= Q(task_name=task_name) & Q(Carries("args", str(place), each))
     return found

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.test import Client
+from django.utils.html import escape
 
 from gnlqueue import queue
 from gnlqueue.admin import search
@@ -79,6 +80,13 @@ def test_arguments_are_not_searched_by_who_may_not_see_them(alias: str, settings
     assert "hidden" in notes("arg.card:5")[0]
 
 
+@pytest.mark.parametrize("value", ["ä", "日本", "a/b", "a\\b", "a'b", "%", "0", "x" * 300])
+def test_values_are_found_whatever_letters_they_have(alias: str, admin: Client, value: str) -> None:
+    by_position, by_keyword = tasks.give.enqueue(value), tasks.give.enqueue(value=value)
+    tasks.give.enqueue("other")
+    assert found(admin, f"arg.value:{value}") == [by_keyword.pk, by_position.pk]
+
+
 def test_arguments_are_found_by_keyword_by_position_as_number_and_as_text(alias: str, admin: Client) -> None:
     by_keyword = queue.enqueue("demo", kwargs={"value": 5})
     by_position = tasks.give.enqueue(5)
@@ -90,11 +98,23 @@ def test_arguments_are_found_by_keyword_by_position_as_number_and_as_text(alias:
         assert found(admin, 'arg.value:"5"') == [as_text.pk]
 
 
-@pytest.mark.parametrize("name", ["contains", "isnull", "in", "a__b", "pk"])
+@pytest.mark.parametrize(
+    "name", ["contains", "isnull", "in", "a__b", "pk", "a-b", "a.b", "ä", "$", "%s", "a'b", "a\\b"]
+)
 def test_names_that_django_takes_for_lookups_are_names(alias: str, admin: Client, name: str) -> None:
     job = queue.enqueue("demo", kwargs={name: "x"})
+    of_django = Job.objects.using(alias).create(task_name="demo", kwargs={name: "x"}, run_at=NOON, enqueued_at=NOON)
     queue.enqueue("demo", kwargs={"other": "x"})
-    assert found(admin, f"arg.{name}:x") == [job.pk]
+    assert found(admin, f"arg.{name}:x") == [of_django.pk, job.pk]
+
+
+@pytest.mark.parametrize("name", ['a"b', '"', '"a"', "5", "-1", "1_0", "٣"])
+def test_names_that_cannot_be_searched_for_are_refused(alias: str, admin: Client, name: str) -> None:
+    job = queue.enqueue("demo", kwargs={name: "x"})
+    assert criteria(f"task:demo arg.{name}:x") == {"task_contains": "demo"}
+    page = admin.get("/admin/gnlqueue/job/", {"q": f"arg.{name}:x"})
+    assert [each.pk for each in page.context["cl"].result_list] == [job.pk]
+    assert f"“{escape(name)}” is left out" in page.content.decode()
 
 
 def test_a_job_is_found_by_its_number_its_key_its_worker_and_its_task(alias: str, admin: Client) -> None:
