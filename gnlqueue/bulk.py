@@ -3,16 +3,16 @@
 What is left to do stands in the row of the operator log itself: each chunk changes its jobs and moves the row's
 position in one transaction. So a runner that dies, or two that run at once, do nothing twice and leave nothing out.
 
-Jobs are met by the index of their status, as ten million others may stand between those of a filter in the order of
-the ids. But a verb changes the status, or the time by which that index is sorted, and workers go on: so a job may be
-met again further on, and one that moved may be missed. Hence `_left_to_do` knows a job that is as the verb makes it,
-by nothing but the job's row; statuses are walked in the order in which jobs go through them; and what is to be
-cancelled is walked again until nothing is left.
+Jobs are read by the index on their status: by id, ten million others may stand between two that match. But a verb
+changes the status, or the time that the index is sorted by, and workers go on meanwhile, so a job may be met twice or
+missed. Hence `_left_to_do` tells from the job's row alone whether the verb was already applied; statuses are walked in
+the order in which jobs go through them; and a cancellation walks them again until nothing is left.
 
-Up to ten thousand jobs are frozen by their numbers, so that one knows of each whether it had changed. So long a list is
-not written again with each chunk, and only its beginning is kept in the end: how many were changed or left alone says
-how far the work has come. More are frozen as a filter, and counted before the first one is changed: what is left of
-that number in the end had changed meanwhile.
+Up to ten thousand jobs are frozen as a list of ids, so that each one that changed meanwhile is known. The list is not
+rewritten with each chunk (the counts of changed and skipped jobs are the position), and only its beginning is kept at
+the end. More are frozen as a filter and counted before the first is changed: whatever is missing from that count at
+the end had changed meanwhile. A job that left the filter after the cut-off, but before it was counted, left no trace
+that an index would find: `uncounted` says between which times that was.
 """
 
 from __future__ import annotations
@@ -81,6 +81,17 @@ def freeze(criteria: Criteria, *, spread: timedelta = timedelta(), run_after: da
     return kept
 
 
+def uncounted(where: Any) -> tuple[datetime, datetime] | None:
+    """Return between which times jobs may have left the filter of an action without being counted.
+
+    `None` where each was counted, or counting has not ended.
+    """
+    try:
+        return datetime.fromisoformat(where["filter"]["as_of"]), datetime.fromisoformat(where["counted"])
+    except (KeyError, TypeError, ValueError):  # it is about numbers, or of another version
+        return None
+
+
 def run(action_id: int, *, using: str, go_on: Callable[[], None] = lambda: None) -> OperatorAction:
     """Do the rest of an operator's action, chunk by chunk, and return its row; `go_on` may raise to stop in between."""
     while retried(using, lambda: _do_chunk(action_id, using)):
@@ -111,7 +122,7 @@ def _do_chunk(action_id: int, using: str) -> bool:
                 found = _next(kept, plans[end - 1 - kept["plan"]], COUNT)
                 kept["matched"] += len(_left_to_do(action, found, using))
             else:
-                kept |= {"plan": 0, "counting": False}
+                kept |= {"plan": 0, "counting": False, "counted": read_clock(using).isoformat()}
             row.update(where=kept)
             return True
         if kept["plan"] >= end and kept.pop("again", False):

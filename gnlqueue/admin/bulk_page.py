@@ -34,7 +34,7 @@ from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
 from gnlqueue.admin.preview import Preview, freeze, preview_of
 from gnlqueue.admin.verb_page import back_to
 from gnlqueue.admin.verbs import VERBS, Verb
-from gnlqueue.admin.words import MATCHING, in_words
+from gnlqueue.admin.words import MATCHING, in_words, of_uncounted
 from gnlqueue.conf import settings
 from gnlqueue.finding import Criteria
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction, RunLock
@@ -190,7 +190,7 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     try:
         kept = signing.loads(request.POST["token"], salt=SALT, max_age=VALID_FOR)
     except signing.BadSignature:  # tampered with, or too old
-        messages.warning(request, _("That page was too old: look again at what is to be done. Nothing was changed."))
+        messages.warning(request, _("That page is too old, so nothing was changed: look again at what would be done."))
         return HttpResponseRedirect(back)
     verb = _allowed(request, kept["verb"])
     if kept["user"] != str(request.user.pk):
@@ -211,7 +211,7 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
         told: str = _("the operator log shows how far it is")
         if may(request, "view_operatoraction"):
             told = format_html('<a href="{}">{}</a>', url(request, "gnlqueue_operatoraction_changelist"), told)
-        messages.info(request, format_html(_("It is done in the background, by job {}: {}."), action.runner_id, told))
+        messages.info(request, format_html(_("Job {} does this in the background: {}."), action.runner_id, told))
     return HttpResponseRedirect(back_to(request) or back)
 
 
@@ -262,4 +262,6 @@ def _tell_done(request: HttpRequest, action: OperatorAction) -> None:
             "%(n)s had changed meanwhile and were left alone.",
             action.skipped,
         ) % {"n": number(action.skipped)}
+    if uncounted := of_uncounted(action.where):
+        done += " " + _("Not counted: %(which)s.") % {"which": uncounted}
     (messages.success if action.done else messages.warning)(request, done)

@@ -19,6 +19,7 @@ from django.utils.translation import ngettext
 from gnlqueue.admin.base import QueuePage, may, may_open, url
 from gnlqueue.admin.changelist import KeysetChangeList
 from gnlqueue.admin.columns import LISTS
+from gnlqueue.admin.forms import LONGEST_REASON
 from gnlqueue.admin.health import Alert, standstill
 from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
 from gnlqueue.admin.words import of_action, of_target
@@ -141,12 +142,12 @@ class OperatorLog(QueuePage[OperatorAction]):
 
     @admin.display(description=_("why, and by which filter"))
     def reason(self, action: OperatorAction) -> str | SafeString:
-        reason = cut(action.why, 300) if action.why else ""
+        reason = cut(action.why, LONGEST_REASON) if action.why else ""
         words = getattr(action, "words", ())
         if not words:
             return reason or NOTHING
         shown = format_html_join(
-            "", "<dt>{}</dt><dd><bdi>{}</bdi></dd>", ((cut(name, 100), cut(text, 120)) for name, text in words)
+            "", "<dt>{}</dt><dd><bdi>{}</bdi></dd>", ((cut(name, 100), cut(text, 200)) for name, text in words)
         )
         return format_html('{}<dl class="gql-words">{}</dl>', reason, shown)
 

@@ -25,7 +25,7 @@ _QUEUE, _NUMBER = re.compile(r"queue (.+)"), re.compile(r"(\d+) jobs")
 
 
 def in_words(criteria: Criteria, *, may_see_payload: bool, of: int = 0) -> list[tuple[str, str]]:
-    """Return pairs of what is asked about and what it has to be; the numbers may be the first `of` so many."""
+    """Return (what is asked about, what it must be) pairs; `of` is how many ids there are, if only some are given."""
     words: list[tuple[str, str | None]] = [
         (_("status"), ", ".join(str(STATUSES[each][0]) for each in criteria.statuses)),
         (_("queue"), criteria.queue_name),
@@ -50,17 +50,28 @@ def in_words(criteria: Criteria, *, may_see_payload: bool, of: int = 0) -> list[
 
 
 def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
-    """Return the words of the filter that the operator log keeps of an action; none where it keeps none."""
+    """Return the words of the filter that the operator log keeps of an action, and of what was not counted."""
     if not isinstance(where, dict) or "filter" not in where:
         return []
     try:
         first, of = _shortened(where)
-        return in_words(Criteria.from_json(first), may_see_payload=may_see_payload, of=of)
+        words = in_words(Criteria.from_json(first), may_see_payload=may_see_payload, of=of)
+        uncounted = of_uncounted(where)
+        return [*words, (_("not counted"), uncounted)] if uncounted else words
     except (ValueError, TypeError, KeyError, AttributeError):  # of another version
         kept = where["filter"]
         if isinstance(kept, dict) and (hides_something() or not may_see_payload):
             kept = {name: value for name, value in kept.items() if name != "arguments"}
         return [(_("filter"), json.dumps(kept))]
+
+
+def of_uncounted(where: Any) -> str:
+    """Return which jobs the numbers of an action leave out, and between which times that was; "" where none."""
+    span = bulk.uncounted(where)
+    if span is None:
+        return ""
+    times = dict(zip(("since", "until"), map(_time, span), strict=True))
+    return _("those that left the filter between %(since)s and %(until)s, before their turn") % times
 
 
 def of_target(target: str) -> str:

@@ -111,7 +111,7 @@ def test_all_that_match_are_those_that_were_there(alias: str, admin: Client, mon
     response = confirm(admin, asked)
     action = action_of(alias)
     assert action.runner_id is not None
-    assert f"job {action.runner_id}" in messages(response)
+    assert f"Job {action.runner_id} does this in the background" in messages(response)
     assert "waits for a worker" in text_of(admin.get("/admin/gnlqueue/operatoraction/").content.decode())
     assert count(JobStatus.DEAD) == 7
 
@@ -272,7 +272,7 @@ def test_more_than_anybody_counts(alias: str, admin: Client, monkeypatch: pytest
     dead_ones(5)
     page = text_of(ask(admin, statuses=["dead"]).content.decode())
     assert "3+ jobs" in page
-    assert "Nobody counted further" in page
+    assert "Counting stopped here" in page
 
 
 def test_more_than_anybody_counts_are_estimated(
@@ -316,7 +316,7 @@ def test_an_action_of_the_list_needs_its_permission(alias: str, log_in: LogIn) -
 def test_a_page_that_was_tampered_with_does_nothing(alias: str, admin: Client) -> None:
     dead_ones(1)
     response = admin.post(BULK, {"token": token_of(ask(admin)) + "x"}, follow=True)
-    assert "Nothing was changed" in messages(response)
+    assert "nothing was changed" in messages(response)
     assert count(JobStatus.DEAD) == 1
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from django.utils.html import escape
 
 from gnlqueue import bulk, queue
@@ -63,6 +64,38 @@ def test_what_left_the_filter_meanwhile_is_counted(alias: str, admin: Client, in
     assert queue.get(ids[1]).status == JobStatus.CANCELLED
     page = look(admin, LOG)
     assert "6 3 had changed meanwhile finished" in page
+
+
+def test_one_is_told_between_which_times_nobody_counted(alias: str, admin: Client, in_background: bool) -> None:
+    ids = dead_ones(9)
+    asked = ask(admin, statuses=["dead"])
+    told = "the operator log says between which times"
+    assert (told in text_of(asked.content.decode())) is not in_background
+    confirm(admin, asked)
+    queue.cancel(ids[0])
+    assert "not counted" not in look(admin, LOG)
+    action = run_action(alias)
+    page = look(admin, LOG)
+    if in_background:
+        assert (action.done, action.skipped, bulk.uncounted(action.where)) == (8, 1, None)
+        assert "not counted" not in page
+        return
+    assert (action.done, action.skipped) == (8, 0)
+    cancelled_at, span = queue.get(ids[0]).finished_at, bulk.uncounted(action.where)
+    assert cancelled_at is not None
+    assert span is not None
+    assert span[0] < cancelled_at < span[1]
+    since, until = (f"{timezone.localtime(each):%Y-%m-%d %H:%M:%S}" for each in span)
+    assert f"not counted those that left the filter between {since} and {until}, before their turn" in page
+
+
+@on_sqlite
+def test_inline_tells_it_at_once(alias: str, admin: Client, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((bulk, "AT_ONCE"), (preview, "CAP")):
+        monkeypatch.setattr(module, name, 2)
+    dead_ones(3)
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "INLINE": True}
+    assert "3 jobs were changed. Not counted: those that left" in messages(confirm(admin, ask(admin)))
 
 
 def test_the_job_s_result_says_how_many_had_changed(alias: str, admin: Client, in_background: bool) -> None:
