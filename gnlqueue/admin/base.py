@@ -145,7 +145,7 @@ class CappedCount(NamedTuple):
     def of(
         cls, found: int, cap: int, estimate: Callable[[], int | None] = lambda: None, *, more: bool = False
     ) -> CappedCount:
-        """Return what it means that a count which stops after `cap` + 1 rows, or had to (`more`), found so many.
+        """Return the count for a number of rows `found` by a look that stops after `cap` + 1, or had to stop (`more`).
 
         Only where there are more than were counted, the database is asked by `estimate`.
         """
@@ -154,6 +154,14 @@ class CappedCount(NamedTuple):
         roughly = _two_digits(estimate() or 0)
         return cls(min(found, cap), True, roughly if roughly > cap else None)
 
+    def plus(self, other: CappedCount) -> CappedCount:
+        """Return how many both are together, and about how many, where that is known of both."""
+        number = self.number + other.number
+        if not (self.more or other.more):
+            return CappedCount(number)
+        known = [each.estimate if each.more else each.number for each in (self, other)]
+        return self.of(number, number, lambda: None if None in known else sum(filter(None, known)), more=True)
+
     def __str__(self) -> str:
         return _in_words(self.number) + ("+" if self.more else "")
 
@@ -161,6 +169,11 @@ class CappedCount(NamedTuple):
     def about(self) -> str:
         """About how many there are, in words; "" where they were counted, or nobody knows."""
         return "" if self.estimate is None else _("about %(number)s") % {"number": _in_words(self.estimate)}
+
+    @property
+    def said(self) -> str:
+        """How many there are, and about how many, in a sentence."""
+        return f"{self} ({self.about})" if self.about else str(self)
 
     def __bool__(self) -> bool:
         return self.number > 0

@@ -120,7 +120,7 @@ class Queue:
     @property
     def waiting(self) -> CappedCount:
         """How many jobs could start now."""
-        return CappedCount(self.ready.number + self.due.number, self.ready.more or self.due.more)
+        return self.ready.plus(self.due)
 
     @property
     def slots(self) -> int:
@@ -155,7 +155,7 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> Queues:
         its = scheduled.filter(queue_name=name)
         due = its.filter(run_at__lte=now)
         soon = its.filter(run_at__lte=now + LONGEST_UNKNOWN_BACKOFF)
-        questions[name, "ready"] = Count(_ready(alias, name))
+        questions[name, "ready"] = Count(_ready(alias, name), CAP)
         questions[name, "due"] = Count(due)
         questions[name, "scheduled"] = Count(its.filter(run_at__gt=now))
         questions[name, "running"] = Count(in_progress.filter(queue_name=name))
@@ -178,6 +178,19 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> Queues:
         for name in names
     ]
     return Queues(queues, cut)
+
+
+def tell_about_how_many(queues: Queues, ready: CappedCount) -> None:
+    """Tell about how many are ready in the one queue that was not counted to its end: what of all is in no other one.
+
+    Of a status alone the database's statistics are right; of a status in a queue PostgreSQL's may be far off.
+    """
+    beyond = [each for each in queues.all if each.ready.more]
+    if len(beyond) == 1 and ready.estimate is not None and not queues.cut:
+        (queue,) = beyond
+        others = sum(each.ready.number for each in queues.all if each is not queue)
+        number, roughly = queue.ready.number, ready.estimate - others
+        queue.ready = CappedCount.of(number, number, lambda: roughly, more=True)
 
 
 def _ready(alias: str, queue_name: str) -> JobQuerySet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import reduce
 from typing import NamedTuple
 
 from django.utils.translation import gettext as _
@@ -65,7 +66,9 @@ def _doubts(counts: Mapping[str, CappedCount]) -> list[Alert]:
             Alert("in_doubt", text % {"count": doubts}, advice, page="stepindoubt_changelist", link=_("Decide"))
         )
     if mismatches := counts["mismatch"]:
-        text = ngettext("The code of %(count)s job changed.", "The code of %(count)s jobs changed.", mismatches.number)
+        text = ngettext(
+            "%(count)s job does not fit its code.", "%(count)s jobs do not fit their code.", mismatches.number
+        )
         advice = ngettext(
             "What it recorded does not fit what the code asks for now. It waits until you say how to go on.",
             "What they recorded does not fit what the code asks for now. They wait until you say how to go on.",
@@ -85,11 +88,11 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
         if queue.waiting and not queue.workers and queue.paused_at is None and queue.name not in served
     ]
     if stuck and not workers.live:
-        waiting = CappedCount(sum(queue.waiting.number for queue in stuck), any(queue.waiting.more for queue in stuck))
+        waiting = reduce(CappedCount.plus, (queue.waiting for queue in stuck))
         text = ngettext(
             "%(count)s job waits and no worker runs.", "%(count)s jobs wait and no worker runs.", waiting.number
         )
-        return [Alert("unserved", text % {"count": waiting}, _("Start one:"), RUN_WORKER)]
+        return [Alert("unserved", text % {"count": waiting.said}, _("Start one:"), RUN_WORKER)]
     alerts = []
     for queue in stuck[:MOST_NAMED]:
         text = ngettext(
@@ -98,7 +101,7 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
             queue.waiting.number,
         )
         since = _(" (%(length)s)") % {"length": rough((now - queue.oldest).total_seconds())} if queue.oldest else ""
-        values = {"queue": queue.name, "count": queue.waiting, "since": since}
+        values = {"queue": queue.name, "count": queue.waiting.said, "since": since}
         command = f"{RUN_WORKER} --queues {queue.name}"
         alerts.append(Alert("unserved", text % values, _("Start one that does:"), command))
     return alerts

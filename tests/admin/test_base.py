@@ -97,6 +97,21 @@ def test_what_is_cut_says_so() -> None:
     assert "… 1 more character<" in shown.cut("xy", 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("shop.tasks.send_receipt", ["shop.", "tasks.", "send_", "receipt"]),
+        ("python manage.py runworker", ["python manage.py runworker"]),
+        ("__init__, 3.14, e.g. .env", ["__init__, 3.14, e.g. .env"]),
+        ("<a.bold>&amp;", ["&lt;a.", "bold&gt;&amp;amp;"]),
+        ("a\u202e.bold", [r"a\u202e.", "bold"]),
+    ],
+)
+def test_a_long_name_may_be_broken_between_its_words(text: str, pieces: list[str]) -> None:
+    assert shown.breakable(text) == "<wbr>".join(pieces)
+    assert shown.cut(text) == shown.breakable(text)
+
+
 @pytest.mark.parametrize("status", ["scheduled", "in_progress", "dead", "in_doubt", "live", "<script>"])
 def test_a_status_is_a_word_and_an_icon(status: str) -> None:
     badge = shown.status_badge(status)
@@ -137,6 +152,20 @@ def test_counts_stop_at_their_cap() -> None:
 def test_beyond_the_cap_one_reads_about_how_many_there_are(estimate: int | None, said: str) -> None:
     assert CappedCount.of(10_001, 10_000, lambda: estimate).about == said
     assert CappedCount.of(7, 10_000, lambda: estimate, more=True).about == said
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (CappedCount(2), CappedCount(3), "5"),
+        (CappedCount(10_000, True, 170_000), CappedCount(43), "10,043+ (about 170,000)"),
+        (CappedCount(10_000, True, 170_000), CappedCount(10_000, True, 30_000), "20,000+ (about 200,000)"),
+        (CappedCount(10_000, True, 170_000), CappedCount(10_000, True), "20,000+"),
+        (CappedCount(43), CappedCount(10_000, True), "10,043+"),
+    ],
+)
+def test_counts_are_added(one: CappedCount, other: CappedCount, said: str) -> None:
+    assert one.plus(other).said == other.plus(one).said == said
 
 
 def test_what_was_counted_is_not_estimated() -> None:
