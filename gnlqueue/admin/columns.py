@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import re
-
 from django.contrib import admin
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Left, Length
 from django.forms import Media
 from django.http import HttpRequest
-from django.utils.html import escape, format_html
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from gnlqueue.admin.base import QueuePage, may
 from gnlqueue.admin.errors import HIDDEN, in_short
 from gnlqueue.models import Job
-from gnlqueue.templatetags.gnlqueue_admin import ago, cut, number, status_badge, visible
+from gnlqueue.templatetags.gnlqueue_admin import ago, beginning, breakable, cut, number, status_badge, visible
 
 LONGEST_ERROR = 120  # characters of an error in the list
 LONGEST_NAME = 80
 
-
 #: What the lists of jobs, and the pages that ask, load besides.
 LISTS = Media(css={"all": ["gnlqueue/jobs.css"]})
-
-
-def breakable(name: str) -> SafeString:
-    """Show a dotted name so that a narrow column breaks it after a dot or an underscore."""
-    return mark_safe(re.sub(r"(?<=[._])(?=\w)", "<wbr>", escape(visible(name))))
 
 
 class JobColumns(QueuePage[Job]):
@@ -61,9 +53,8 @@ class JobColumns(QueuePage[Job]):
             return name
         if not getattr(job, "shows_texts", False):
             short = in_short(start, whole=False) or "…"
-            return format_html('{}<span class="gql-error" title="{}">{}</span>', name, HIDDEN, visible(short))
-        more = "…" if size > len(start) else ""
-        return format_html('{}<span class="gql-error">{}{}</span>', name, visible(start), more)
+            return format_html('{}<span class="gql-error" title="{}">{}</span>', name, HIDDEN, breakable(short))
+        return format_html('{}<span class="gql-error">{}</span>', name, beginning(start, size))
 
     @admin.display(description=_("status"))
     def state(self, job: Job) -> SafeString:

@@ -13,6 +13,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from gnlqueue.admin import bulk_page, filters
 from gnlqueue.admin.base import may, may_open, url
@@ -23,12 +24,15 @@ from gnlqueue.finding import NO_ERROR, Criteria
 from gnlqueue.finding.criteria import LATEST_ERROR
 from gnlqueue.models import DeadJob, Job, JobStatus
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.templatetags.gnlqueue_admin import ago
+from gnlqueue.templatetags.gnlqueue_admin import ago, duration, number, roughly
 
 #: Dead jobs that the groups are made of; to group ten million would read them all.
 CAP = 10_000
 MOST_GROUPS = 50
 BARS = 24  # of a trend
+
+#: What the verbs are called beside a group; its jobs are all dead.
+GROUP_LABELS = {"retry": _("Retry all"), "cancel": _("Cancel all")}
 
 
 @dataclass(slots=True)
@@ -39,6 +43,8 @@ class Group:
     error: str
     first: datetime
     last: datetime
+    beginning: datetime  #: of the trend, which is the same for all groups
+    bar: timedelta  #: how long a bar of it is
     count: int = 0
     per_bar: list[int] = field(default_factory=lambda: [0] * BARS)
     sample: str = ""
@@ -56,6 +62,25 @@ class Group:
             (place, round(10 - 10 * count / highest, 2), round(10 * count / highest, 2), count)
             for place, count in enumerate(self.per_bar)
         ]
+
+    @property
+    def trend(self) -> str:
+        """The trend in words, for whoever does not see it."""
+        most = max(self.per_bar)
+        latest = max(place for place, count in enumerate(self.per_bar) if count == most)
+        text = ngettext(
+            "%(n)s job died %(last)s.",
+            "%(n)s jobs died, the first %(first)s, the last %(last)s; most at a time %(when)s: %(most)s in %(bar)s.",
+            self.count,
+        )
+        return text % {
+            "n": number(self.count),
+            "first": roughly(self.first),
+            "last": roughly(self.last),
+            "when": roughly(self.beginning + (latest + 0.5) * self.bar),
+            "most": number(most),
+            "bar": duration(self.bar),
+        }
 
     @property
     def jobs(self) -> str:
@@ -93,7 +118,7 @@ def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) ->
     for id, task_name, at, error in rows:
         key = (task_name, error)
         if key not in found:
-            found[key], newest[key] = Group(task_name, error, first=at, last=at), id
+            found[key], newest[key] = Group(task_name, error, at, at, beginning, bar), id
         each = found[key]
         each.count += 1
         each.first = at
@@ -139,7 +164,7 @@ class DeadLetters(JobList):
         if groups is not None and not may(request, "view_job_payload"):
             for each in groups.groups:  # their classes are shown anyhow
                 each.sample = str(HIDDEN) if each.sample else ""
-        verbs = [verb for verb in in_bulk(request) if JobStatus.DEAD in verb.applies_to]
+        verbs = [(verb.name, GROUP_LABELS[verb.name]) for verb in in_bulk(request) if JobStatus.DEAD in verb.applies_to]
         context = {"groups": groups, "group_verbs": verbs}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
@@ -158,4 +183,4 @@ class DeadLetters(JobList):
         return HttpResponseRedirect(url(request, "gnlqueue_job_change", object_id))
 
     def get_rangefilter_finished_at_title(self, request: HttpRequest, field_path: str) -> str:
-        return _t("time of death")
+        return _t("when it died")

@@ -208,7 +208,7 @@ def _news(case: Case, seen: str) -> str:
 
 def _faster(decision: StepNote) -> str:
     """Say who has decided what, and why."""
-    return _("%(by)s was faster, and decided: %(answer)s. %(why)s") % {
+    return _("%(by)s decided first: %(answer)s. %(why)s") % {
         "by": decision.by,
         "answer": said(decision.value or ""),
         "why": decision.why,

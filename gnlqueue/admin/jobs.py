@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.text import capfirst
@@ -49,8 +50,17 @@ class JobList(JobColumns):
         return JobChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if request.method == "POST":
+            self._require_action(request)
         own = {"title": capfirst(self.opts.verbose_name_plural), "this_page": request.get_full_path()}
         return super().changelist_view(request, {**own, **(extra_context or {})})
+
+    def _require_action(self, request: HttpRequest) -> None:
+        """Raise `PermissionDenied` unless this person may do to jobs what is asked for; Django would do nothing."""
+        allowed = self.get_actions(request)
+        asked = [each for each in request.POST.getlist("action") if each]
+        if not allowed or not allowed.keys() >= set(asked):
+            raise PermissionDenied
 
     def get_rangefilter_enqueued_at_title(self, request: HttpRequest, field_path: str) -> str:
         return _("time of enqueueing")

@@ -54,7 +54,7 @@ class Count(NamedTuple):
 
 
 class FirstAmong(NamedTuple):
-    """A question for one value of the first row that has another, among so many rows at the most."""
+    """A question for `field` of the first row whose `having` is not null, among the first `among` rows."""
 
     rows: QuerySet[Any]
     field: str

@@ -57,7 +57,7 @@ def _scheduled(facts: Facts) -> Iterator[Reason]:
     elif facts.sleeping is not None:
         text = _("Its run sleeps (%(step)s), and goes on later.") % {"step": facts.sleeping.key}
         yield Reason(
-            text, _("It holds no worker meanwhile. “Run now” lets it look sooner; it sleeps on."), at=job.run_at
+            text, _("It holds no worker meanwhile. “Run now” only makes it look at the clock sooner."), at=job.run_at
         )
     elif job.attempts and job.last_error:
         text = _("Its last attempt failed, and it waits before the next one.")
@@ -82,13 +82,13 @@ def _ready(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             _("More than %(n)s jobs of its queue come first, %(urgent)s of them with a higher priority.")
             % {"n": number(job_facts.FARTHEST), "urgent": number(facts.more_urgent)},
-            _("More workers, or slots, work them off sooner."),
+            _("With more workers or slots its turn comes sooner."),
         )
     elif facts.before:
         text = ngettext("%(n)s job of its queue comes first", "%(n)s jobs of its queue come first", facts.before)
         urgent = _("%(urgent)s of them with a higher priority") % {"urgent": number(facts.more_urgent)}
         text = text % {"n": number(facts.before)} + (f", {urgent}." if facts.more_urgent else ".")
-        yield Reason(text, _("More workers, or slots, work them off sooner."))
+        yield Reason(text, _("With more workers or slots its turn comes sooner."))
     elif not stuck and job.crashes < SUSPECT:
         yield Reason(_("It is the next of its queue: a worker with a free slot takes it at its next look."))
 
@@ -149,11 +149,13 @@ def _dead(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     most = max_attempts(job.task_name, job.max_attempts)
     if job.attempts >= most:
-        text = _("It is dead: all of its %(most)s attempts are used up.")
+        text = ngettext(
+            "It is dead: its only attempt is used up.", "It is dead: all of its %(most)s attempts are used up.", most
+        )
     else:
         text = _("It is dead: it was given up after %(n)s of %(most)s attempts.")
     text %= {"n": number(job.attempts), "most": number(most)}
-    advice = _("When the cause is mended, retry it: steps that are recorded as done do not run again.")
+    advice = _("Once the cause is fixed, retry it: steps that are recorded as done do not run again.")
     yield Reason(text, advice, f"python manage.py gnlqueue retry {job.pk}", at=job.finished_at)
     for entry in facts.entries:
         if entry.status == EntryStatus.IN_DOUBT:

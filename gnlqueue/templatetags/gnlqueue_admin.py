@@ -12,7 +12,7 @@ from django import template
 from django.template.defaultfilters import date as formatted_date
 from django.utils import timezone
 from django.utils.formats import number_format
-from django.utils.html import format_html
+from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -35,15 +35,30 @@ def visible(value: Any) -> str:
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
 
 
+#: Where a dotted name may be broken: before a word that follows a dot or an underscore, but not in `manage.py`.
+_BREAK = re.compile(r"(?<=[^\W_][._])(?=[^\W\d_]{3})")
+
+
 @register.filter
-def cut(value: Any, longest: int = 200) -> SafeString | str:
+def breakable(value: Any) -> SafeString:
+    """Show a text so that a narrow column breaks a long name in it after a dot or an underscore, not inside a word."""
+    return mark_safe(_BREAK.sub("<wbr>", escape(visible(value))))
+
+
+@register.filter
+def cut(value: Any, longest: int = 200) -> SafeString:
     """Show at most so many characters, and say how many more there are."""
     text = str(value)
-    if len(text) <= longest:
-        return visible(text)
-    more = len(text) - longest
+    return beginning(text[:longest], len(text))
+
+
+def beginning(text: str, size: int) -> SafeString:
+    """Show how a text of so many characters begins, and say how many more there are."""
+    more = size - len(text)
+    if more <= 0:
+        return breakable(text)
     note = ngettext("%(number)s more character", "%(number)s more characters", more) % {"number": _number(more)}
-    return format_html('{}<span class="gq-cut">… {}</span>', visible(text[:longest]), note)
+    return format_html('{}<span class="gq-cut">… {}</span>', breakable(text), note)
 
 
 @register.filter
@@ -184,13 +199,13 @@ def _icon(shape: str) -> SafeString:
 
 @register.simple_block_tag(takes_context=True)
 def link_to(context: template.Context, content: str, page: str, *args: Any, **query: Any) -> SafeString | str:
-    """Link to a page of ours, such as `job_change`, with a query string; who may not open it sees the text alone."""
+    """Link to a page of ours, such as `job_change`, with a query string; whoever may not open it sees only the text."""
     return _link(context, content, page, args, query) or format_html("<span>{}</span>", content)
 
 
 @register.simple_block_tag(takes_context=True)
 def invite_to(context: template.Context, content: str, page: str, *args: Any, **query: Any) -> SafeString | str:
-    """Link to a page of ours with a text that says nothing else; who may not open it sees nothing."""
+    """Link to a page of ours that is pointless without the link; whoever may not open it sees nothing."""
     return _link(context, content, page, args, query)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from gnlqueue import queue
 from gnlqueue.admin import dead_letters
@@ -66,6 +67,18 @@ def test_a_group_leads_to_its_jobs_and_to_its_verbs(alias: str, admin: Client) -
         assert page.context["groups"] is None
         asked = admin.get("/admin/gnlqueue/job/bulk/", {"verb": "retry", "criteria": by_error[error].criteria})
         assert asked.context["preview"].ids == [id]
+
+
+def test_a_trend_is_told_in_words(alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timezone, "now", lambda: PAST + timedelta(hours=30))
+    for minute in (0, 610, 620, 1440):
+        died_of(TimeoutError("late"), "charge", minute)
+    died_of("no use", "charge", 1440)
+    assert [each.trend for each in groups(admin).groups] == [
+        "4 jobs died, the first 1 d ago, the last 6 h ago; most at a time 19 h ago: 2 in 1 h.",
+        "1 job died 6 h ago.",
+    ]
+    assert 'role="img" aria-label="1 job died 6 h ago."' in admin.get(DEAD).content.decode()
 
 
 def test_groups_are_of_the_newest(alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +163,13 @@ def test_nobody_writes_the_log_by_hand(alias: str, admin: Client) -> None:
     assert admin.get(f"{LOG}{action.pk}/change/").status_code == 302
 
 
+def test_a_reason_is_shown_whole(alias: str, admin: Client) -> None:
+    act(alias, 1, why="w" * 2_000, where={"filter": {"task_name": "t" * 200}})
+    page = look(admin, LOG)
+    assert "w" * 2_000 in page
+    assert "t" * 200 in page
+
+
 def test_an_empty_log(alias: str, admin: Client) -> None:
     assert "Nobody has done anything yet" in look(admin, LOG)
 
@@ -165,7 +185,7 @@ def test_a_group_is_cancelled_to_its_end(alias: str, admin: Client) -> None:
     mine = [died_of(TimeoutError("late"), "charge") for _ in range(3)]
     other = died_of(KeyError("x"), "charge")
     page = admin.get(DEAD)
-    buttons = re.findall(r'<a class="button" href="([^"]+)">Cancel jobs</a>', page.content.decode())
+    buttons = re.findall(r'<a class="button" href="([^"]+)">Cancel all</a>', page.content.decode())
     assert len(buttons) == 2
     addresses = [address for address in map(unescape, buttons) if "TimeoutError" in address]
     asked = admin.get(addresses[0])

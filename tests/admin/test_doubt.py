@@ -294,7 +294,7 @@ def test_the_second_of_two_reads_who_decided_what(admin: Client, log_in: LogIn, 
     decide(admin, doubtful, "happened", result="1")
     response = decide(second, doubtful, "not_happened", seen=seen)
     assert response.status_code == 409
-    assert "root was faster, and decided: it happened. seen in the dashboard" in response.content.decode()
+    assert "root decided first: it happened. seen in the dashboard" in response.content.decode()
     assert entry(job_of(doubtful)).status == EntryStatus.DONE
 
 
@@ -308,7 +308,7 @@ def test_two_who_decide_in_the_same_instant(
     monkeypatch.setattr(doubt, "resolve", be_slower)
     response = decide(admin, doubtful, "not_happened")
     assert response.status_code == 409
-    assert "ada was faster, and decided: it happened. seen" in response.content.decode()
+    assert "ada decided first: it happened. seen" in response.content.decode()
 
 
 def test_who_decides_on_a_page_of_before_somebody_elses_decision_is_told(
@@ -325,7 +325,7 @@ def test_who_decides_on_a_page_of_before_somebody_elses_decision_is_told(
         response = decide(second, row, then, result="2", seen=seen)
         assert response.status_code == 409
         content = response.content.decode()
-        assert f"root was faster, and decided: {words[first]}. seen in the dashboard" in content
+        assert f"root decided first: {words[first]}. seen in the dashboard" in content
         assert ("That leaves the question open" in content) == (first == "fail_job")
         assert (entry(job_of(row)), job_of(row).status, len(notes("resolution"))) == before
         if first == "fail_job":
@@ -348,7 +348,7 @@ def test_who_decides_in_the_instant_in_which_somebody_fails_the_job_is_told(
         response = decide(admin, row, choice, result="1")
         assert response.status_code == 409
         content = response.content.decode()
-        assert "ada was faster, and decided: fail the job. enough. That leaves the question open. The job" in content
+        assert "ada decided first: fail the job. enough. That leaves the question open. The job" in content
         assert "seen in the dashboard" in content  # what one had written is still there
         assert (entry(job_of(row)).status, job_of(row).status) == (EntryStatus.IN_DOUBT, JobStatus.DEAD)
 
@@ -414,7 +414,7 @@ def test_the_slower_of_two_sees_no_result_that_is_not_for_them(
 
     monkeypatch.setattr(doubt, "resolve", be_slower)
     content = decide(log_in("resolve_runjournalentry"), doubtful, "not_happened").content.decode()
-    assert "ada was faster, and decided: it happened. seen" in content
+    assert "ada decided first: it happened. seen" in content
     assert "DE4711" not in content
 
 

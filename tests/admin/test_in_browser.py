@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from gnlqueue import bulk, queue
-from gnlqueue.models import EntryStatus, JobStatus, QueueState
+from gnlqueue.models import EntryStatus, Job, JobStatus, QueueState
 from tests.admin.conftest import LogIn, Open
 from tests.admin.pages import IN_DOUBT, decision_url, job_url
 from tests.admin.stories import PAGES, Story, tell
@@ -92,27 +93,91 @@ def test_every_page_is_accessible_and_fits_on_a_telephone_from_right_to_left(
     assert found == []
 
 
-#: For each box in which a wide table is scrolled: whether there is something to scroll, and how far its end fades out.
-#: The browser knows how far it is scrolled once it has drawn it.
-BOXES = """() => new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => tell(
-  [...document.querySelectorAll(".gq-scroll, .gqj-scroll, .gql-wide")].filter((each) => each.clientWidth).map(
-    (each) => [each.scrollWidth > each.clientWidth, getComputedStyle(each).getPropertyValue("--gq-after")]
-  )
-))))"""
+#: For each box in which a wide table is scrolled: whether there is something to scroll.
+BOXES = """() => [...document.querySelectorAll(".gq-scroll, .gqj-scroll, .gql-wide")].filter(
+  (each) => each.clientWidth
+).map((each) => each.scrollWidth > each.clientWidth)"""
+
+#: What in those boxes has a ground that one cannot see through, and so hides the shadow of an edge.
+OPAQUE = """() => [...document.querySelectorAll(
+  ":is(.gq-scroll, .gqj-scroll, .gql-wide) :is(table, tr, th, td)"
+)].filter(
+  (each) => /^(rgb\\(|color\\([^/]*$)/.test(getComputedStyle(each).backgroundColor)
+).map((each) => each.outerHTML.slice(0, 100))"""
 
 
-def test_lists_fit_beside_the_sidebar_and_fade_out_where_they_do_not(open_page: Open, story: Story) -> None:
+def test_lists_fit_beside_the_sidebar(open_page: Open, story: Story) -> None:
     page = open_page()
     for name in ("jobs", "dead letters", "operator log"):
         browsers.go(page, PAGES[name](story))
-        assert {tuple(each) for each in page.evaluate(BOXES)} == {(False, "0px")}, name
-    page.set_viewport_size(browsers.TELEPHONE)
+        assert not any(page.evaluate(BOXES)), name
+
+
+def test_an_edge_beyond_which_there_is_more_has_a_shadow(open_page: Open, story: Story) -> None:
+    page = open_page(size=browsers.TELEPHONE)
     browsers.go(page, PAGES["jobs"](story))
-    ((is_scrolled, fade),) = page.evaluate(BOXES)
-    assert is_scrolled
-    assert fade != "0px"
-    page.locator(".gql-wide").evaluate("(box) => { box.scrollLeft = box.scrollWidth; }")
-    assert page.evaluate(BOXES) == [[True, "0px"]]
+    box, heads = page.locator(".gql-wide"), page.locator("#result_list thead").bounding_box()
+    assert heads is not None
+    assert page.evaluate(BOXES) == [True]
+
+    def edges(place: str) -> list[bytes]:
+        """One pixel at either end, above the words."""
+        box.evaluate(f"(box) => {{ box.scrollLeft = {place}; }}")
+        clip = {"y": heads["y"] + 3, "width": 1, "height": 1}
+        ends = (heads["x"], heads["x"] + page.evaluate("document.querySelector('.gql-wide').clientWidth") - 1)
+        return [page.screenshot(clip={**clip, "x": x}) for x in ends]  # type: ignore[typeddict-item]
+
+    (start, beyond), (before, end) = edges("0"), edges("box.scrollWidth")
+    assert start == end
+    assert beyond == before != start
+    run = page.get_by_role("button", name="Run").bounding_box()
+    assert run is not None
+    assert run["x"] + run["width"] <= browsers.TELEPHONE["width"]
+    assert run["x"] > 0
+
+
+def test_nothing_hides_the_shadow(open_page: Open, story: Story) -> None:
+    page = open_page()
+    found = []
+    for name, url in PAGES.items():
+        browsers.go(page, url(story))
+        found += [f"{name}: {each}" for each in page.evaluate(OPAQUE)]
+    assert found == []
+
+
+#: Words on more than one line: what lies between two places where a long name may be broken is one text. A word longer
+#: than its line would have to be.
+BROKEN = """() => {
+  const texts = document.createTreeWalker(document.querySelector("#content"), NodeFilter.SHOW_TEXT);
+  const range = new Range(), found = [];
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (!/^[\\w.]+$/.test(text.data.trim()) || !text.parentElement.checkVisibility()) continue;
+    range.selectNodeContents(text);
+    const lines = new Set([...range.getClientRects()].filter((each) => each.width).map((each) => each.top));
+    if (lines.size > 1) found.push(text.data);
+  }
+  return found;
+}"""
+
+
+def test_long_names_are_broken_between_words(open_page: Open, story: Story) -> None:
+    page = open_page()
+    name = "shop_integrations.warehouse.inventory.tasks.synchronise_stock_levels_with_supplier"
+    dead, ready = queue.enqueue(name).pk, queue.enqueue(name).pk
+    Job.objects.filter(pk=dead).update(status=JobStatus.DEAD, finished_at=timezone.now(), last_error=name)
+    found = []
+    for url in (
+        *(PAGES[each](story) for each in ("overview", "jobs", "dead letters", "to retry many")),
+        *(f"/admin/gnlqueue/job/{id}/{what}/" for id in (dead, ready) for what in ("change", "verb/enqueue_again")),
+        f"{BULK}?verb=cancel",
+    ):
+        browsers.go(page, url)
+        for size in (browsers.DESKTOP, browsers.TELEPHONE):
+            page.set_viewport_size(size)
+            found += [f"{url}: {each}" for each in page.evaluate(BROKEN)]
+            found += [f"{url} is too wide"] if browsers.is_too_wide(page) else []
+    assert found == []
 
 
 # --- by keyboard alone, with JavaScript and without ------------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_a_dead_job_says_why_and_what_a_retry_keeps(play: Play, admin: Client) -
     job = play(fail, max_attempts=1)
     attempt(job)
     said = look(admin, job_url(job))
-    assert "It is dead: all of its 1 attempts are used up." in said
+    assert "It is dead: its only attempt is used up." in said
     assert f"python manage.py gnlqueue retry {job.pk}" in said
     assert said.index("Attempt 1 failed: builtins.RuntimeError") < said.index("Dead RuntimeError: no paper")
     assert "Traceback Traceback (most recent call last)" in said

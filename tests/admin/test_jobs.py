@@ -216,6 +216,25 @@ def test_actions_are_those_that_one_may(alias: str, log_in: LogIn) -> None:
 
 
 @on_sqlite
+def test_who_may_not_do_it_gets_403(alias: str, log_in: LogIn) -> None:
+    """Django would show the list again, and say nothing."""
+    job = queue.enqueue("demo")
+    posted = {"_selected_action": [job.pk], "index": "0"}
+    viewer, canceller = log_in("view_job", "view_deadjob"), log_in("view_job", "cancel_job", name="bob")
+    for address in (JOBS, "/admin/gnlqueue/deadjob/"):
+        for data in ({}, posted, {**posted, "action": "cancel"}):
+            assert viewer.post(address, data).status_code == 403
+    assert canceller.post(JOBS, {**posted, "action": "reschedule"}).status_code == 403
+    assert canceller.post(JOBS, {**posted, "action": ""}).status_code in {200, 302}
+    assert canceller.post(JOBS, {**posted, "action": "cancel"}).status_code == 200
+
+
+def test_a_long_error_is_cut_and_said_to_be(alias: str, admin: Client) -> None:
+    queue.fail(claimed(), "x" * 1_500, final=True, now=NOON)
+    assert f"{'x' * 120} … 1,380 more characters" in look(admin, JOBS)
+
+
+@on_sqlite
 def test_what_is_offered_for_all_that_match_applies_to_them(alias: str, admin: Client) -> None:
     queue.enqueue("demo", run_after=timedelta(days=1))
     dead()

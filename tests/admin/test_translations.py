@@ -74,7 +74,7 @@ def is_label(word: str, stored: set[str]) -> bool:
     # Also of other tests' tasks.
     if text in registered() or (text in default_queues() and place in {"td", "dd", "a"}) or word in WORDS:
         return False
-    begins = len(text) > 100 and text.endswith("…") and any(each.startswith(text[:-1]) for each in stored)
+    begins = len(text) > 100 and any(each.startswith(text.removesuffix("…")) for each in stored)
     return not (begins or text in stored or DATA.fullmatch(text))
 
 
