@@ -18,6 +18,9 @@ logger = logging.getLogger("gnlqueue.worker")
 
 EXIT_FAILED, EXIT_NOT_READY = 1, 3
 
+#: What says that it is no use to go on or to begin again; each has a message for whoever started us.
+NOT_READY = (DatabaseNotReady, ImproperlyConfigured)
+
 #: Held back in a new process until it has handlers of its own: until then it has its parent's.
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
@@ -44,7 +47,7 @@ def fork(body: Callable[[], int | None], *, closing: int) -> int:
         signal.set_wakeup_fd(-1)
         os.close(closing)
         status = body() or 0
-    except (DatabaseNotReady, ImproperlyConfigured) as error:
+    except NOT_READY as error:
         logger.error("%s", error)
         status = EXIT_NOT_READY
     except BaseException:

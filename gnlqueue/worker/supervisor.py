@@ -5,7 +5,8 @@
 3. Replaces what dies, ever more slowly while it dies young.
 4. On SIGTERM or SIGINT lets the workers finish, then the heartbeat, and ends with 0. A second signal ends them at once.
 
-The exit status: 0, or 3 when the database is not ready.
+The exit status: 0, or 3 when the database is not ready. How a worker ended is what it has said in its table; a process
+that ends without a word has crashed, whatever its own exit status.
 """
 
 from __future__ import annotations
@@ -25,17 +26,14 @@ from typing import Any
 
 from django.db import connections
 
-from gnlqueue.worker.forking import EXIT_NOT_READY, SIGNALS, fork, let_signals_in
+from gnlqueue.worker.forking import EXIT_NOT_READY, NOT_READY, SIGNALS, fork, let_signals_in
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.prefetch import MAX_PREFETCH
-from gnlqueue.worker.table import LeaseTable, Owner
+from gnlqueue.worker.table import Farewell, LeaseTable, Owner
 
 logger = logging.getLogger("gnlqueue.worker")
-
-#: A worker's own: it ended because of a job that is over its timeout.
-EXIT_OVERDUE = 4
 
 YOUNG = 10.0  # seconds; a process that dies younger is in a crash loop
 LONGEST_PAUSE = 30.0  # seconds between two starts of a process that dies young
@@ -145,15 +143,19 @@ class Supervisor:
         # Only the supervisor holds that end of the pipe, so that it closes when the supervisor dies.
         return fork(body, closing=self._wake_heartbeat)
 
-    def _be_worker(self, worker_id: str, table: LeaseTable) -> int:
+    def _be_worker(self, worker_id: str, table: LeaseTable) -> None:
         worker = Worker(**{**self._options, "worker_id": worker_id}, table=table)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of us; the supervisor passes it on
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         let_signals_in()
-        worker.run(still_wanted=lambda: os.getppid() == self._pid)
-        return EXIT_OVERDUE if worker.has_overdue else 0
+        try:
+            worker.run(still_wanted=lambda: os.getppid() == self._pid)
+        except NOT_READY:
+            table.farewell = Farewell.NOT_READY
+            raise
+        table.farewell = Farewell.OVERDUE if worker.has_overdue else Farewell.DONE
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
@@ -182,21 +184,24 @@ class Supervisor:
         """Have the heartbeat give back what a worker held, and start another one where that is due."""
         child.pid = 0
         if child.table is not None:
-            child.table.owner = Owner.ENDED if code in {0, EXIT_OVERDUE} else Owner.CRASHED
+            farewell = child.table.farewell
+            child.table.owner = Owner.CRASHED if farewell is Farewell.NONE else Owner.ENDED
             child.table = None
             os.write(self._wake_heartbeat, b"x")
-        if code == EXIT_NOT_READY:
+        else:  # the heartbeat, which runs no tasks
+            farewell = {0: Farewell.DONE, EXIT_NOT_READY: Farewell.NOT_READY}.get(code, Farewell.NONE)
+        if farewell is Farewell.NOT_READY:
             self._status = EXIT_NOT_READY
             if not self._stopping:
                 self._stop(FINISH)
-        elif self._options.get("drain") and code == 0:
+        elif self._options.get("drain") and farewell is Farewell.DONE:
             child.start_after = NEVER
         elif not self._stopping:
-            self._plan_restart(child, code)
+            self._plan_restart(child, code, crashed=farewell is Farewell.NONE)
 
-    def _plan_restart(self, child: _Child, code: int) -> None:
+    def _plan_restart(self, child: _Child, code: int, *, crashed: bool) -> None:
         lived = time.monotonic() - child.started_at
-        child.young_deaths = child.young_deaths + 1 if code not in {0, EXIT_OVERDUE} and lived < YOUNG else 0
+        child.young_deaths = child.young_deaths + 1 if crashed and lived < YOUNG else 0
         pause = 0.0
         if child.young_deaths > 1:
             pause = min(0.25 * 2 ** min(child.young_deaths, 10), LONGEST_PAUSE) * random.uniform(0.8, 1)

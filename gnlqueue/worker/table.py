@@ -4,7 +4,7 @@ A heartbeat that lives in the worker falls silent while a task holds the GIL. So
 pairs that it holds here, and another process renews them. The memory outlives a crash of either side: a new heartbeat
 process goes on where the old one was, and what a dead worker held is known at once.
 
-One writer per field: the worker writes the entries, the supervisor the state of the whole, the heartbeat reads. Each
+One writer per field: the worker writes the entries and its farewell, the supervisor the state of the whole, the heartbeat reads. Each
 field is 8 aligned bytes, which are stored at once. An entry's `generation` changes whenever the worker uses it for
 another job, so that nobody takes the id of one job and the token of another for a pair.
 """
@@ -29,6 +29,15 @@ class Owner(IntEnum):
     ENDED = 4  #: of its own will: nothing is to blame
 
 
+class Farewell(IntEnum):
+    """How the worker says that it ends: its process may end with any status by what a task or a library does."""
+
+    NONE = 0  #: it has not said anything: if it is gone, it crashed
+    DONE = 1
+    OVERDUE = 2  #: because of a job that is over its timeout
+    NOT_READY = 3  #: the database cannot be worked with
+
+
 class Stage(IntEnum):
     """How far a held job has come."""
 
@@ -46,8 +55,8 @@ class HeldJob(NamedTuple):
     stage: Stage
 
 
-_WORKER_ID = slice(16, 116)  # in bytes; before it stand the owner and the pid, and after it the entries begin
-_OWNER, _PID, _ENTRIES = 0, 1, 16  # in cells of 8 bytes, and so are these:
+_WORKER_ID = slice(16, 116)  # in bytes; before it stand the owner and the pid
+_OWNER, _PID, _FAREWELL, _ENTRIES = 0, 1, 15, 16  # in cells of 8 bytes, and so are these:
 _STAGE, _ID, _TOKEN, _GENERATION, _ENTRY_SIZE = range(5)
 
 
@@ -94,6 +103,15 @@ class LeaseTable:
         return self._memory[_WORKER_ID].rstrip(b"\0").decode()
 
     # The worker's side.
+
+    @property
+    def farewell(self) -> Farewell:
+        """How the worker said that it ends."""
+        return Farewell(self._cells[_FAREWELL])
+
+    @farewell.setter
+    def farewell(self, farewell: Farewell) -> None:
+        self._cells[_FAREWELL] = farewell
 
     def hold(self, claimed: ClaimedJob) -> None:
         """Publish a job that has just been claimed."""

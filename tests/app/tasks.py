@@ -63,6 +63,13 @@ def kill_own_process(context: JobContext) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@gnlqueue.task(takes_context=True, max_attempts=2)
+def end_own_process(context: JobContext, status: int) -> None:
+    """End its worker as a C library might that has met something it does not like."""
+    events.tell("ending", job=context.job_id, attempt=context.attempt, pid=os.getpid())
+    os._exit(status)
+
+
 @gnlqueue.task(takes_context=True)
 def kill_own_process_if_not_alone(context: JobContext) -> None:
     """Take its worker with it, until it runs there with nothing else; then say what else runs."""

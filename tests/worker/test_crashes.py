@@ -13,7 +13,7 @@ from gnlqueue.models import Job, JobAttempt, JobStatus
 from tests.app import tasks
 from tests.app.events import open_gate, told
 from tests.app.faults import KILL
-from tests.worker.conftest import count, row, until_all, until_status, until_told
+from tests.worker.conftest import count, on_sqlite, row, until_all, until_status, until_told
 from tests.worker.processes import RunWorker, until
 
 Run = Callable[..., RunWorker]
@@ -116,6 +116,21 @@ def test_worker_that_dies_while_a_job_runs(alias: str, runworker: Run) -> None:
     assert "died" in attempt.error
     run.says(f"rescued .*job {job.pk}, begun by .*, which died; the attempt counts")
     assert run.workers(other_than=(victim,)) == [again["pid"]]
+
+
+@on_sqlite
+@pytest.mark.parametrize("status", [0, 3, 4])
+def test_task_that_ends_its_process_crashes_it_whatever_the_status(alias: str, runworker: Run, status: int) -> None:
+    """Neither does it run for ever, nor is the deployment stopped, nor the drain taken for done."""
+    killer = tasks.end_own_process.enqueue(status)
+    other = tasks.nothing.enqueue()
+    run = runworker("--drain", "--concurrency", "1")
+
+    assert until_status(killer, JobStatus.DEAD).attempts == 2
+    assert run.ends() == 0, run.log
+    assert row(other).status == JobStatus.DONE
+    assert [each["what"] for each in told()].count("ending") == 2
+    assert "next one starts in" in run.says(f"restart .* ended with status {status}", 2)
 
 
 def test_kill_of_the_supervisor_loses_nothing(alias: str, runworker: Run) -> None:
