@@ -23,6 +23,7 @@ claimed       `ClaimedJob`, and the guard `held` that each of a holder's writes 
 leases        renew leases
 transitions   every guarded UPDATE by which a job leaves `in_progress`
 leaving       what those UPDATEs have in common
+crashes       attempts that ended with their worker, and who is to blame
 attempts      how many, how far apart, and what is kept of a failed one
 new_jobs      a job about to be inserted, checked
 enqueueing    the one INSERT

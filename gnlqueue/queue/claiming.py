@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 
 from django.db import connections, transaction
 
@@ -14,10 +15,12 @@ from gnlqueue.backoff import seconds
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import Job, JobQuerySet, JobStatus
 from gnlqueue.options import check_queue_name
-from gnlqueue.queue import transitions
+from gnlqueue.queue import crashes
 from gnlqueue.queue.candidates import Floor, compiled
 from gnlqueue.queue.claimed import ClaimedJob
+from gnlqueue.queue.leaving import locked
 from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.queue.transitions import LostAttempt
 
 #: Rows that one promotion or rescue takes at the most, so that a million due at one second do not stall a claim.
 AT_ONCE = 200
@@ -109,10 +112,10 @@ def _promote(due: JobQuerySet, alias: str) -> int:
         return Job.objects.using(alias).filter(pk__in=list(ids)).update(status=JobStatus.READY)
 
 
-def rescue(queue_names: Sequence[str], *, alias: str, now: datetime | None = None) -> int:
-    """Take jobs whose lease has expired from their worker, and return how many (at most 200 a queue).
+def rescue(queue_names: Sequence[str], *, alias: str, now: datetime | None = None) -> list[LostAttempt]:
+    """Take jobs whose lease has expired from their worker, and return them (at most 200 a queue).
 
-    Each goes back to the queue, or is dead or cancelled, as `transitions.end_lost_attempts` says. A row that is locked
+    Each goes back to the queue, or is dead or cancelled, as `crashes.end_lost_attempts` says. A row that is locked
     is being written by its owner, and is left alone.
     """
     expired = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
@@ -121,13 +124,16 @@ def rescue(queue_names: Sequence[str], *, alias: str, now: datetime | None = Non
     lost_by_worker: Counter[str | None] = Counter()
     for rows in lost if len(lost) > 1 else ():  # what a worker held in several queues it has lost together
         lost_by_worker.update(rows.values_list("worker_id", flat=True)[:AT_ONCE])
-    return sum(retried(alias, partial(_rescue, rows, lost_by_worker, alias, now)) for rows in lost)
+    rescued = (retried(alias, partial(_rescue, rows, lost_by_worker, alias, now)) for rows in lost)
+    return list(chain.from_iterable(rescued))
 
 
-def _rescue(expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], alias: str, now: datetime | None) -> int:
+def _rescue(
+    expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], alias: str, now: datetime | None
+) -> list[LostAttempt]:
     with transaction.atomic(using=alias):
         rows = locked(expired, alias)[:AT_ONCE]
-        return transitions.end_lost_attempts(rows, expired, alias=alias, now=now, lost_by_worker=lost_by_worker)
+        return crashes.end_lost_attempts(rows, expired, alias=alias, now=now, lost_by_worker=lost_by_worker)
 
 
 def _any(rows: JobQuerySet) -> bool:
@@ -136,11 +142,6 @@ def _any(rows: JobQuerySet) -> bool:
     Not `exists()`, which drops the order: without it PostgreSQL, expecting to meet one soon, reads the whole table.
     """
     return rows.values_list("pk").first() is not None
-
-
-def locked(rows: JobQuerySet, alias: str) -> JobQuerySet:
-    """Lock the rows as they are read, and leave out those that somebody else has locked."""
-    return rows.select_for_update(skip_locked=connections[alias].features.has_select_for_update_skip_locked)
 
 
 def seconds_until_due(queue_names: Sequence[str], *, alias: str) -> float | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 
 from gnlqueue import signals
@@ -28,6 +28,11 @@ _ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
 def jobs(alias: str) -> JobQuerySet:
     """Return the jobs of a database."""
     return Job.objects.using(alias)
+
+
+def locked(rows: JobQuerySet, alias: str) -> JobQuerySet:
+    """Lock the rows as they are read, and leave out those that somebody else has locked."""
+    return rows.select_for_update(skip_locked=connections[alias].features.has_select_for_update_skip_locked)
 
 
 def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:

@@ -29,9 +29,8 @@ from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
-from gnlqueue.queue.claiming import locked
 from gnlqueue.queue.enqueueing import enqueue
-from gnlqueue.queue.leaving import doubt_open_steps, send_ending
+from gnlqueue.queue.leaving import doubt_open_steps, locked, send_ending
 from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)

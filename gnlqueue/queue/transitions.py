@@ -16,29 +16,22 @@ block              blocked; ready where it was resolved meanwhile;         given
                    cancelled if asked
 confirm_cancel     cancelled                                               counts               held
 postpone_unknown   scheduled; cancelled if asked; dead after a grace time  given back           held
-end_lost_attempts  ready or scheduled; dead at max_attempts, or once       a crash; counts if   expired, held
-                   more ready, then blocked, with a step in doubt;         it was alone
+end_attempt        ready or scheduled; dead at max_attempts, or once       counts, or is given  expired, held
+                   more ready, then blocked, with a step in doubt;         back: see `crashes`
                    cancelled if asked
-end_overdue        the same, always with backoff                           counts               held
 =================  ======================================================  ===================  =============
-
-When a process dies that ran several jobs, nobody can tell which of them killed it. None of them pays for it with an
-attempt; each has a crash more, and from the second in a row on a job runs alone. Then a crash counts. What had run to
-its end is not to blame while something else was running.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import Case, Value, When
 from django.db.models.functions import Coalesce
 
-from gnlqueue import backoff as backoffs
 from gnlqueue import dialects, payloads
 from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import settings
@@ -61,11 +54,24 @@ from gnlqueue.queue.leaving import (
     doubt_open_steps,
     jobs,
     leave,
+    locked,
     send_ending,
     steps,
     unless_cancelled,
 )
 from gnlqueue.queue.transactions import retried
+
+
+class LostAttempt(NamedTuple):
+    """An attempt that ended with its worker, and what the job is now; `max_attempts` is `None` where nobody knows."""
+
+    job_id: int
+    task_name: str
+    status: JobStatus
+    number: int
+    max_attempts: int | None
+    error: str
+
 
 _READY: dict[str, Any] = {"status": JobStatus.READY}
 
@@ -169,12 +175,24 @@ def release_many(claimed: Sequence[ClaimedJob], *, now: datetime | None = None) 
     return len(claimed) - release_pairs([each.pair for each in claimed], alias=alias, now=now)
 
 
-def release_pairs(pairs: Sequence[Pair], *, alias: str, now: datetime | None = None) -> int:
-    """Give back the jobs of some (id, lease token) pairs without counting the attempts, and return how many."""
+def release_pairs(pairs: Sequence[Pair], *, alias: str, skip_locked: bool = False, now: datetime | None = None) -> int:
+    """Give back the jobs of some (id, lease token) pairs without counting the attempts, and return how many.
+
+    With `skip_locked` it waits for no row: one that is locked stays as it is.
+    """
     if not pairs:
         return 0
+    mine = jobs(alias).filter(held_pairs(pairs))
     changes = {**unless_cancelled(JobStatus.READY, now), **GIVEN_BACK}
-    released = retried(alias, lambda: jobs(alias).filter(held_pairs(pairs)).update(**changes))
+
+    def write() -> int:
+        if not skip_locked or not dialects.of(alias).locks_rows:
+            return mine.update(**changes)
+        with transaction.atomic(using=alias):
+            free = list(locked(mine.order_by("id"), alias).values_list("id", flat=True))
+            return mine.filter(pk__in=free).update(**changes) if free else 0
+
+    released = retried(alias, write)
     if released:
         wakeups.wake(alias, [wakeups.ANY_QUEUE])
     return released
@@ -268,83 +286,7 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
     return dead
 
 
-def end_lost_attempts(
-    lost_rows: JobQuerySet,
-    guard: JobQuerySet,
-    *,
-    alias: str,
-    now: datetime | None = None,
-    innocent: Collection[Pair] = (),
-    lost_by_worker: Mapping[str | None, int] | None = None,
-) -> int:
-    """End attempts whose worker is gone, inside the caller's transaction; return how many.
-
-    `lost_rows` says which (and locks them where rows can be locked); `guard` is the condition that the UPDATE carries
-    once more. Attempts left: the job goes back, at once after its first crash, later with backoff. None left: dead.
-    Cancel was asked for: cancelled. The crash is counted, and kept as a `JobAttempt`; the attempt counts only if
-    the worker is not known to have held another job, those that are `innocent` left out. `lost_by_worker` is how many
-    jobs each worker has lost, as far as the caller can see: that may be more than these rows.
-    """
-    rows = list(lost_rows.only(*_LOST_COLUMNS))
-    suspects = Counter(job.worker_id for job in rows if (job.pk, job.lease_token) not in innocent)
-    suspects |= Counter(lost_by_worker or {})  # the larger number of each
-    ended = 0
-    for job in rows:
-        crashes = job.crashes + 1
-        delay = timedelta() if crashes == 1 else backoffs.DEFAULT.delay(crashes - 1)
-        error = f"The worker {job.worker_id} died or lost contact while it held the job."
-        guilty = False
-        if (job.pk, job.lease_token) in innocent:
-            error += " It had run to its end, and another one was running: no attempt counts."
-        elif suspects[job.worker_id] > 1:
-            error += f" It held {suspects[job.worker_id]}, and nobody knows which did it: no attempt counts."
-        else:
-            guilty = True
-        ended += _end_attempt(job, guard, error, delay, alias=alias, now=now, crashes=crashes, counts=guilty)
-    return ended
-
-
-def end_crashed(begun: Sequence[Pair], ended: Sequence[Pair] = (), *, alias: str) -> int:
-    """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
-
-    `begun` and `ended` are (id, lease token) pairs: the jobs that were running, and those that had run to their end but
-    whose outcome was not written. The latter are blamed only if nothing was running. Returns how many were still held.
-    """
-    innocent = set(ended) if begun else set()
-    return _end_held(
-        [*begun, *ended], lambda mine: end_lost_attempts(mine, mine, alias=alias, innocent=innocent), alias
-    )
-
-
-def end_overdue(pairs: Sequence[Pair], error: str, *, alias: str) -> int:
-    """Fail the attempts of a worker process that was ended because of them; return how many were still held."""
-
-    def end(mine: JobQuerySet) -> int:
-        return sum(
-            _end_attempt(job, mine, error, backoffs.DEFAULT.delay(job.attempts), alias=alias)
-            for job in mine.only(*_LOST_COLUMNS)
-        )
-
-    return _end_held(pairs, end, alias)
-
-
-def _end_held(pairs: Sequence[Pair], end: Callable[[JobQuerySet], int], alias: str) -> int:
-    """End attempts in one transaction, and wake who may run the jobs again."""
-    if not pairs:
-        return 0
-    mine = jobs(alias).filter(held_pairs(pairs)).order_by("id")
-
-    def write() -> int:
-        with transaction.atomic(using=alias):
-            return end(mine)
-
-    ended = retried(alias, write)
-    if ended:
-        wakeups.wake(alias, [wakeups.ANY_QUEUE])
-    return ended
-
-
-def _end_attempt(
+def end_attempt(
     job: Job,
     guard: JobQuerySet,
     error: str,
@@ -354,7 +296,12 @@ def _end_attempt(
     now: datetime | None = None,
     crashes: int = 0,
     counts: bool = True,
-) -> int:
+) -> LostAttempt | None:
+    """End an attempt whose worker is gone, inside the caller's transaction; `None` where `guard` matches it no more.
+
+    Attempts left: the job goes back after `delay`, at once without one. None left: dead. Cancel was asked for:
+    cancelled. It is kept as a `JobAttempt`; `counts` says whether it counts.
+    """
     most = max_attempts_if_known(job.task_name, job.max_attempts)
     used = job.attempts if counts else job.attempts - 1
     if job.cancel_requested_at is not None:
@@ -369,15 +316,11 @@ def _end_attempt(
         changes = {"status": JobStatus.DEAD, "finished_at": clock(now)}
     changes = {**changes, "attempts": used, "crashes": crashes, "unknown_since": None, "last_error": error, **NO_LEASE}
     written = guard.filter(pk=job.pk, lease_token=job.lease_token).order_by().update(**changes)
-    if written:
-        record_attempt(job, error, alias=alias, now=now)
-        if changes["status"] in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
-            doubt_open_steps(job, now)
-        send_ending(job, JobStatus(changes["status"]), alias)
-    return written
-
-
-_LOST_COLUMNS = (
-    "id", "task_name", "attempts", "max_attempts", "crashes", "cancel_requested_at", "lease_token", "worker_id",
-    "last_attempted_at",
-)  # fmt: skip
+    if not written:
+        return None
+    status = JobStatus(changes["status"])
+    record_attempt(job, error, alias=alias, now=now)
+    if status in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
+        doubt_open_steps(job, now)
+    send_ending(job, status, alias)
+    return LostAttempt(job.pk, job.task_name, status, job.attempts, most, error)

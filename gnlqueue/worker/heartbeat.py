@@ -22,9 +22,10 @@ from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_ta
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import DatabaseNotReady
 from gnlqueue.models import Job, JobStatus, WorkerProcess
-from gnlqueue.queue import leases, transitions
+from gnlqueue.queue import crashes, leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker import identity
+from gnlqueue.worker.losses import names
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -69,18 +70,30 @@ class Heartbeat:
     def give_back(self) -> None:
         """Give back what was held by workers that are gone, and empty their tables."""
         for table in self.tables:
-            if table.owner not in {Owner.CRASHED, Owner.ENDED}:
-                continue
-            at = {stage: [each.pair for each in table if each.stage is stage] for stage in Stage}
-            overdue = at[Stage.OVERDUE]
-            begun, ended = (at[Stage.BEGUN], at[Stage.ENDED]) if table.owner is Owner.CRASHED else ([], [])
-            known = {*overdue, *begun, *ended}
-            rest = [pair for pair in self._in_name_of(table.worker_id) if pair not in known]
-            transitions.release_pairs(rest, alias=self.database)
-            transitions.end_crashed(begun, ended, alias=self.database)
-            transitions.end_overdue(overdue, OVERDUE, alias=self.database)
-            _say_given_back(table.worker_id, begun, ended, overdue, rest)
-            identity.forget(table.worker_id, self.database)
+            if table.owner in {Owner.CRASHED, Owner.ENDED}:
+                self._give_back(table)
+
+    def _give_back(self, table: LeaseTable) -> None:
+        """Give back what can be without waiting for a row.
+
+        What somebody has locked is left for the next beat, and the table with it: it says how far the job had come.
+        """
+        worker_id = table.worker_id
+        at = {stage: [each.pair for each in table if each.stage is stage] for stage in Stage}
+        overdue = at[Stage.OVERDUE]
+        begun, ended = (at[Stage.BEGUN], at[Stage.ENDED]) if table.owner is Owner.CRASHED else ([], [])
+        held = set(self._in_name_of(worker_id))
+        rest = sorted(held.difference(overdue, begun, ended))
+        transitions.release_pairs(rest, alias=self.database, skip_locked=True)
+        crashes.end_crashed(worker_id, begun, ended, alias=self.database)
+        crashes.end_overdue(overdue, OVERDUE, alias=self.database)
+        left = set(self._in_name_of(worker_id))
+        gone = held - left
+        suspects = len(begun or ended)
+        said = ([id for id, token in pairs if (id, token) in gone] for pairs in (begun, ended, overdue, rest))
+        _say_given_back(worker_id, *said, suspects=suspects)
+        if not left:
+            identity.forget(worker_id, self.database)
             table.clear()
 
     def _in_name_of(self, worker_id: str) -> list[Pair]:
@@ -90,30 +103,23 @@ class Heartbeat:
 
 
 def _say_given_back(
-    worker_id: str, begun: list[Pair], ended: list[Pair], overdue: list[Pair], rest: list[Pair]
+    worker_id: str, begun: list[int], ended: list[int], overdue: list[int], rest: list[int], *, suspects: int
 ) -> None:
-    suspects = begun or ended
-    counts = "the attempt counts" if len(suspects) == 1 else "nobody knows which of them did it, no attempt counts"
+    counts = "the attempt counts" if suspects == 1 else "nobody knows which of them did it, no attempt counts"
     if begun:
-        logger.error("rescued    %s, begun by %s, which died; %s", _names(begun), worker_id, counts)
+        logger.error("rescued    %s, begun by %s, which died; %s", names(begun), worker_id, counts)
     if ended:
         counts = "no attempt counts" if begun else counts
         logger.error(
             "rescued    %s, run by %s, which died before it had written what came of it; %s",
-            _names(ended),
+            names(ended),
             worker_id,
             counts,
         )
     if overdue:
-        logger.error("failed     %s, over the timeout; %s was ended because of it", _names(overdue), worker_id)
+        logger.error("failed     %s, over the timeout; %s was ended because of it", names(overdue), worker_id)
     if rest:
-        logger.warning("released   %s, held by %s, which ended; no attempt counted", _names(rest), worker_id)
-
-
-def _names(pairs: list[Pair]) -> str:
-    shown = ", ".join(str(id) for id, _ in pairs[:20])
-    more = f" and {len(pairs) - 20} more" if len(pairs) > 20 else ""
-    return f"job{'s' if len(pairs) > 1 else ''} {shown}{more}"
+        logger.warning("released   %s, held by %s, which ended; no attempt counted", names(rest), worker_id)
 
 
 class HeartbeatThread(threading.Thread):
@@ -167,10 +173,10 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], 
                 while supervised or any(table.owner is not Owner.NONE for table in heartbeat.tables):
                     if not supervised:
                         _notice_deaths(heartbeat.tables)
-                    heartbeat.give_back()
-                    if time.monotonic() >= next_beat:
+                    if time.monotonic() >= next_beat:  # first: what lives has leases to lose, and what is gone has time
                         heartbeat.beat()
                         next_beat = time.monotonic() + heartbeat.interval
+                    heartbeat.give_back()
                     outage.over()
                     supervised = _wait(wakes, next_beat - time.monotonic(), supervised=supervised)
                 return

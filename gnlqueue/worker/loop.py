@@ -18,7 +18,7 @@ from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_ta
 from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.models import Job
-from gnlqueue.queue import ClaimedJob, claiming, transitions
+from gnlqueue.queue import ClaimedJob, claiming, crashes, transitions
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Task
@@ -367,8 +367,9 @@ class Worker:
             return
         try:
             self._intake.release_unheard()
-            transitions.end_overdue([each.pair for each in self._holdings.overdue], OVERDUE, alias=self.database)
-            transitions.release_many(list(self._holdings))  # the guard leaves out the overdue ones
+            overdue = {claimed.pair for claimed in self._holdings.overdue}
+            crashes.end_overdue(list(overdue), OVERDUE, alias=self.database)
+            transitions.release_many([claimed for claimed in self._holdings if claimed.pair not in overdue])
             identity.forget(self.worker_id, self.database)
         except (*ConnectionProblem, GnlqueueError) as error:
             logger.error("What this worker held could not be given back; its leases will run out. %s", error)

@@ -12,6 +12,7 @@ from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import WorkerProcess
 from gnlqueue.queue import claiming, operating
+from gnlqueue.worker.losses import names
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -58,7 +59,8 @@ class Maintenance:
             if now >= self._no_rescue_before:
                 rescued = claiming.rescue(self._queue_names, alias=self._database)
                 if rescued:
-                    logger.error("rescued    %d jobs whose leases ran out: their workers died or lost contact", rescued)
+                    ids = [each.job_id for each in rescued]
+                    logger.error("rescued    %s: the lease ran out, its worker died or lost contact", names(ids))
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_EVERY
             metrics.finished.flush(self._database)

@@ -4,9 +4,9 @@ A heartbeat that lives in the worker falls silent while a task holds the GIL. So
 pairs that it holds here, and another process renews them. The memory outlives a crash of either side: a new heartbeat
 process goes on where the old one was, and what a dead worker held is known at once.
 
-One writer per field: the worker writes the entries and its farewell, the supervisor the state of the whole, the heartbeat reads. Each
-field is 8 aligned bytes, which are stored at once. An entry's `generation` changes whenever the worker uses it for
-another job, so that nobody takes the id of one job and the token of another for a pair.
+One writer per field: the worker writes the entries and its farewell, the supervisor the state of the whole, the
+heartbeat reads. Each field is 8 aligned bytes, which are stored at once. An entry's `generation` changes whenever the
+worker uses it for another job, so that nobody takes the id of one job and the token of another for a pair.
 """
 
 from __future__ import annotations

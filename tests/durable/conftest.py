@@ -120,7 +120,7 @@ def claim(job: Any, worker_id: str = "w1") -> ClaimedJob:
 def end_lease(job: Any) -> None:
     """Let the time of the lease be over, and somebody notice."""
     jobs().filter(pk=job.pk).update(lease_expires_at=PAST)
-    assert claiming.rescue(["default"], alias=alias_of(None)) == 1
+    assert len(claiming.rescue(["default"], alias=alias_of(None))) == 1
 
 
 def leave_started(job: Any, key: str, args: Any = None) -> None:

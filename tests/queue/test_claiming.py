@@ -11,7 +11,7 @@ from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.candidates import _template
 from gnlqueue.queue.claiming import claim_ready, promote, rescue
-from gnlqueue.queue.transitions import end_crashed
+from gnlqueue.queue.crashes import end_crashed
 from tests.queue.conftest import NOON, after, claimed, count, crash, row
 from tests.queue.tasks import poll_gateway
 
@@ -308,8 +308,8 @@ def test_one_claim_promotes_at_most_200(alias: str) -> None:
 def test_a_locked_row_is_neither_rescued_nor_waited_for(alias: str, rows_locked) -> None:
     job = claimed()
     with rows_locked(job):
-        assert rescue(["default"], alias=alias, now=after(seconds=61)) == 0
-    assert rescue(["default"], alias=alias, now=after(seconds=61)) == 1
+        assert len(rescue(["default"], alias=alias, now=after(seconds=61))) == 0
+    assert len(rescue(["default"], alias=alias, now=after(seconds=61))) == 1
 
 
 def test_a_locked_row_is_neither_promoted_nor_waited_for(alias: str, rows_locked) -> None:
@@ -321,7 +321,7 @@ def test_a_locked_row_is_neither_promoted_nor_waited_for(alias: str, rows_locked
 
 def test_the_jobs_of_a_dead_worker_can_be_given_up_before_their_leases_expire(alias: str) -> None:
     job = claimed()
-    assert end_crashed([(job.id, job.lease_token)], alias=alias) == 1
+    assert len(end_crashed("w1", [(job.id, job.lease_token)], alias=alias)) == 1
     assert (row(job)["status"], row(job)["crashes"]) == (JobStatus.READY, 1)
 
 
@@ -331,7 +331,7 @@ def test_of_several_jobs_of_a_dead_worker_none_pays_with_an_attempt(alias: str, 
     queue.enqueue("demo", max_attempts=max_attempts)
     queue.enqueue("demo", max_attempts=max_attempts)
     jobs = queue.claim_many(worker_id="w1", limit=2)
-    assert end_crashed([job.pair for job in jobs], alias=alias) == 2
+    assert len(end_crashed("w1", [job.pair for job in jobs], alias=alias)) == 2
     assert [(row(job)["status"], row(job)["attempts"], row(job)["crashes"]) for job in jobs] == [("ready", 0, 1)] * 2
     kept = JobAttempt.objects.using(alias).order_by("id")
     assert [attempt.number for attempt in kept] == [1, 1]
@@ -342,7 +342,7 @@ def test_a_job_that_had_ended_pays_for_none_that_was_running_and_none_for_it(ali
     for _ in range(3):
         queue.enqueue("demo", max_attempts=1)
     running, *ended = queue.claim_many(worker_id="w1", limit=3)
-    assert end_crashed([running.pair], [job.pair for job in ended], alias=alias) == 3
+    assert len(end_crashed("w1", [running.pair], [job.pair for job in ended], alias=alias)) == 3
     assert [(row(job)["status"], row(job)["attempts"]) for job in ended] == [("ready", 0)] * 2
     assert (row(running)["status"], row(running)["attempts"]) == ("dead", 1)
     errors = JobAttempt.objects.using(alias).filter(job__in=[job.id for job in ended]).values_list("error", flat=True)
@@ -351,7 +351,7 @@ def test_a_job_that_had_ended_pays_for_none_that_was_running_and_none_for_it(ali
 
 def test_a_job_that_had_ended_and_was_alone_is_to_blame(alias: str) -> None:
     job = claimed()
-    assert end_crashed([], [job.pair], alias=alias) == 1
+    assert len(end_crashed("w1", [], [job.pair], alias=alias)) == 1
     assert (row(job)["status"], row(job)["attempts"], row(job)["crashes"]) == (JobStatus.READY, 1, 1)
 
 
@@ -361,7 +361,7 @@ def test_of_several_jobs_whose_worker_fell_silent_none_pays_with_an_attempt(alia
     mine = queue.claim_many(worker_id="w1", limit=2, now=NOON)
     queue.enqueue("demo", max_attempts=1)
     other = queue.claim(worker_id="w2", now=NOON)
-    assert rescue(["default"], alias=alias, now=after(seconds=61)) == 3
+    assert len(rescue(["default"], alias=alias, now=after(seconds=61))) == 3
     assert [row(job)["status"] for job in (*mine, other)] == ["ready", "ready", "dead"]
 
 
@@ -370,14 +370,14 @@ def test_what_a_worker_held_in_two_queues_it_has_lost_together(alias: str) -> No
     for name in ("a", "b"):
         queue.enqueue("demo", queue_name=name, max_attempts=1)
         held.append(queue.claim(name, worker_id="w1", now=NOON))
-    assert rescue(["a", "b"], alias=alias, now=after(seconds=61)) == 2
+    assert len(rescue(["a", "b"], alias=alias, now=after(seconds=61))) == 2
     assert [row(job)["status"] for job in held] == ["ready", "ready"]
 
 
 def test_giving_up_a_job_that_another_has_claimed_since_changes_nothing(alias: str) -> None:
     job = crash(claimed(), now=NOON)
     before = row(job)
-    assert end_crashed([(job.id, 1)], alias=alias) == 0
+    assert len(end_crashed("w1", [(job.id, 1)], alias=alias)) == 0
     assert row(job) == before
 
 

@@ -113,7 +113,7 @@ def test_a_worker_s_calls_are_on_the_primary(primary: str) -> None:
     assert complete_many([(stale, None), (jobs[1], 1), (jobs[2], None)]) == [stale]
     with pytest.raises(gnlqueue.LeaseLost):
         queue.complete(stale)
-    assert rescue(["default"], alias=primary, now=after(minutes=1)) == 1
+    assert len(rescue(["default"], alias=primary, now=after(minutes=1))) == 1
 
 
 def test_a_returned_job_is_read_from_where_it_is(primary: str) -> None:

@@ -1,0 +1,94 @@
+"""One heartbeat at a time: what it renews, and what it gives back of workers that are gone."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections, transaction
+
+from gnlqueue import queue
+from gnlqueue.models import Job, JobStatus
+from gnlqueue.queue import ClaimedJob
+from gnlqueue.worker.heartbeat import Heartbeat
+from gnlqueue.worker.table import LeaseTable, Owner, Stage
+from tests.app import tasks
+from tests.worker.conftest import row
+from tests.worker.processes import PATIENCE
+
+#: Where somebody may lock a row and not the whole database.
+on_servers = pytest.mark.parametrize("alias", ["postgresql", "mysql"], indirect=True)
+
+
+def claimed(count: int = 1, *, max_attempts: int = 5) -> list[ClaimedJob]:
+    """Jobs that the worker w1 has just claimed."""
+    for _ in range(count):
+        tasks.nothing.using(max_attempts=max_attempts).enqueue()
+    return queue.claim_many(worker_id="w1", limit=count)
+
+
+def table_of(jobs: list[ClaimedJob], stage: Stage, owner: Owner) -> LeaseTable:
+    """What the worker w1 has published."""
+    table = LeaseTable(10)
+    table.assign("w1")
+    for job in jobs:
+        table.hold(job)
+        table.advance(job, stage)
+    table.owner = owner
+    return table
+
+
+@contextmanager
+def locked(job: ClaimedJob) -> Iterator[None]:
+    """Meanwhile somebody has a transaction open in which the job's row is locked."""
+    ready, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic(job.database):
+                list(Job.objects.using(job.database).select_for_update().filter(pk=job.id))
+                ready.set()
+                done.wait(PATIENCE)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(hold)
+        assert ready.wait(PATIENCE)
+        try:
+            yield
+        finally:
+            done.set()
+            holder.result()
+
+
+@on_servers
+@pytest.mark.parametrize(
+    ("stage", "owner", "attempts"),
+    [
+        pytest.param(Stage.HELD, Owner.CRASHED, 0, id="held"),
+        # Nobody knows which of the two did it, also when only one of them is left.
+        pytest.param(Stage.BEGUN, Owner.CRASHED, 0, id="begun"),
+        pytest.param(Stage.ENDED, Owner.CRASHED, 0, id="ended"),
+        pytest.param(Stage.OVERDUE, Owner.ENDED, 1, id="overdue"),
+        pytest.param(Stage.BEGUN, Owner.ENDED, 0, id="shutdown"),
+    ],
+)
+def test_a_locked_row_is_given_back_later_and_not_waited_for(
+    alias: str, stage: Stage, owner: Owner, attempts: int
+) -> None:
+    busy, free = jobs = claimed(2)
+    table = table_of(jobs, stage, owner)
+    heartbeat = Heartbeat(alias, 60, [table])
+
+    with locked(busy):
+        heartbeat.give_back()
+        assert row(busy.id).status == JobStatus.IN_PROGRESS
+        assert row(free.id).status != JobStatus.IN_PROGRESS
+        assert table.owner is owner
+    heartbeat.give_back()
+
+    assert [row(job.id).lease_expires_at for job in jobs] == [None, None]
+    assert [row(job.id).attempts for job in jobs] == [attempts, attempts]
+    assert table.owner is Owner.NONE
