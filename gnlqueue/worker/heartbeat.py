@@ -25,7 +25,7 @@ from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import crashes, leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker import identity
-from gnlqueue.worker.losses import names
+from gnlqueue.worker.losses import names, say_what_waits_for_a_human
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -85,13 +85,11 @@ class Heartbeat:
         held = set(self._in_name_of(worker_id))
         rest = sorted(held.difference(overdue, begun, ended))
         transitions.release_pairs(rest, alias=self.database, skip_locked=True)
-        crashes.end_crashed(worker_id, begun, ended, alias=self.database)
-        crashes.end_overdue(overdue, OVERDUE, alias=self.database)
+        lost = crashes.end_crashed(worker_id, begun, ended, alias=self.database)
+        lost += crashes.end_overdue(overdue, OVERDUE, alias=self.database)
         left = set(self._in_name_of(worker_id))
-        gone = held - left
-        suspects = len(begun or ended)
-        said = ([id for id, token in pairs if (id, token) in gone] for pairs in (begun, ended, overdue, rest))
-        _say_given_back(worker_id, *said, suspects=suspects)
+        _say_given_back(worker_id, held - left, begun, ended, overdue, rest)
+        say_what_waits_for_a_human(lost)
         if not left:
             identity.forget(worker_id, self.database)
             table.clear()
@@ -103,23 +101,20 @@ class Heartbeat:
 
 
 def _say_given_back(
-    worker_id: str, begun: list[int], ended: list[int], overdue: list[int], rest: list[int], *, suspects: int
+    worker_id: str, gone: set[Pair], begun: list[Pair], ended: list[Pair], overdue: list[Pair], rest: list[Pair]
 ) -> None:
-    counts = "the attempt counts" if suspects == 1 else "nobody knows which of them did it, no attempt counts"
-    if begun:
-        logger.error("rescued    %s, begun by %s, which died; %s", names(begun), worker_id, counts)
-    if ended:
-        counts = "no attempt counts" if begun else counts
-        logger.error(
-            "rescued    %s, run by %s, which died before it had written what came of it; %s",
-            names(ended),
-            worker_id,
-            counts,
-        )
-    if overdue:
-        logger.error("failed     %s, over the timeout; %s was ended because of it", names(overdue), worker_id)
-    if rest:
-        logger.warning("released   %s, held by %s, which ended; no attempt counted", names(rest), worker_id)
+    """Log what became of the jobs that are `gone`: one line for all that fared alike."""
+    counts = "the attempt counts" if len(begun or ended) == 1 else "nobody knows which did it, no attempt counts"
+    died = "which died before it had written what came of it"
+    for level, pairs, text in (
+        (logging.ERROR, begun, f"rescued    %s, begun by %s, which died; {counts}"),
+        (logging.ERROR, ended, f"rescued    %s, run by %s, {died}; {'no attempt counts' if begun else counts}"),
+        (logging.ERROR, overdue, "failed     %s, over the timeout; %s was ended because of it"),
+        (logging.WARNING, rest, "released   %s, held by %s, which ended; no attempt counted"),
+    ):
+        ids = [id for id, token in pairs if (id, token) in gone]
+        if ids:
+            logger.log(level, text, names(ids), worker_id)
 
 
 class HeartbeatThread(threading.Thread):

@@ -12,7 +12,7 @@ from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import WorkerProcess
 from gnlqueue.queue import claiming, operating
-from gnlqueue.worker.losses import names
+from gnlqueue.worker.losses import names, say_what_waits_for_a_human
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -60,7 +60,8 @@ class Maintenance:
                 rescued = claiming.rescue(self._queue_names, alias=self._database)
                 if rescued:
                     ids = [each.job_id for each in rescued]
-                    logger.error("rescued    %s: the lease ran out, its worker died or lost contact", names(ids))
+                    logger.error("rescued    %s: the lease ran out, as the worker died or lost contact", names(ids))
+                    say_what_waits_for_a_human(rescued)
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_EVERY
             metrics.finished.flush(self._database)

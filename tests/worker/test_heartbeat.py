@@ -1,9 +1,11 @@
 """One heartbeat at a time: what it renews, and what it gives back of workers that are gone."""
 
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import pytest
 from django.db import connections, transaction
@@ -12,9 +14,10 @@ from gnlqueue import queue
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.worker.heartbeat import Heartbeat
+from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 from tests.app import tasks
-from tests.worker.conftest import row
+from tests.worker.conftest import on_sqlite, row
 from tests.worker.processes import PATIENCE
 
 #: Where somebody may lock a row and not the whole database.
@@ -92,3 +95,33 @@ def test_a_locked_row_is_given_back_later_and_not_waited_for(
     assert [row(job.id).lease_expires_at for job in jobs] == [None, None]
     assert [row(job.id).attempts for job in jobs] == [attempts, attempts]
     assert table.owner is Owner.NONE
+
+
+@on_sqlite
+@pytest.mark.parametrize(("stage", "owner"), [(Stage.BEGUN, Owner.CRASHED), (Stage.OVERDUE, Owner.ENDED)])
+def test_a_job_that_is_dead_by_it_is_said_to_be(
+    alias: str, stage: Stage, owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    (job,) = jobs = claimed(max_attempts=1)
+
+    Heartbeat(alias, 60, [table_of(jobs, stage, owner)]).give_back()
+
+    (line,) = [each for each in caplog.messages if each.startswith("dead ")]
+    assert re.match(rf"dead       tests.app.tasks.nothing  job {job.id}  attempt 1 of 1: \w", line)
+
+
+@on_sqlite
+def test_who_rescues_says_which_jobs_and_which_are_dead(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    for attempts in (1, 2):
+        queue.enqueue("tests.app.tasks.nothing", max_attempts=attempts, now=long_ago)
+        queue.claim(worker_id=f"w{attempts}", now=long_ago)
+
+    Maintenance(["default"], database=alias, beat=1, drain=True).do_what_is_due(idle=True)
+
+    dead, back = Job.objects.using(alias).order_by("id").values_list("id", flat=True)
+    assert caplog.messages == [
+        f"rescued    jobs {dead}, {back}: the lease ran out, as the worker died or lost contact",
+        f"dead       tests.app.tasks.nothing  job {dead}  attempt 1 of 1: "
+        "The worker w1 died or lost contact while it held the job.",
+    ]
