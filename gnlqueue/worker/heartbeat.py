@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class Heartbeat:
     lease: float
     tables: Sequence[LeaseTable]
     health_file: Path | None = None
+    _crashed: dict[str, float] = field(default_factory=dict, init=False)  # worker id -> until when to look again
 
     @property
     def interval(self) -> float:
@@ -57,6 +58,8 @@ class Heartbeat:
         What is not renewed was just finished, or is lost: its worker learns that from the guard, at its next write.
         """
         alive = [table for table in self.tables if table.owner is Owner.ALIVE]
+        # A supervisor that was stopped does not note who has died. (Without one no pid is given: the worker is here.)
+        alive = [table for table in alive if not table.pid or _lives(table.pid)]
         published = [held.pair for table in alive for held in table]
         leases.renew(published, timedelta(seconds=self.lease), alias=self.database)
         ids = [table.worker_id for table in alive]
@@ -72,6 +75,16 @@ class Heartbeat:
         for table in self.tables:
             if table.owner in {Owner.CRASHED, Owner.ENDED}:
                 self._give_back(table)
+        for worker_id, until in list(self._crashed.items()):
+            if time.monotonic() >= until:
+                del self._crashed[worker_id]  # and this is the last look
+            self._release_late_claims(worker_id)
+
+    def _release_late_claims(self, worker_id: str) -> None:
+        """Give back what a dead worker's last claim took: the server may commit it after all else was given back."""
+        late = self._in_name_of(worker_id)
+        if transitions.release_pairs(late, alias=self.database, skip_locked=True):
+            _say_given_back(worker_id, set(late), [], [], [], late)
 
     def _give_back(self, table: LeaseTable) -> None:
         """Give back what can be without waiting for a row.
@@ -91,6 +104,8 @@ class Heartbeat:
         _say_given_back(worker_id, held - left, begun, ended, overdue, rest)
         say_what_waits_for_a_human(lost)
         if not left:
+            if table.owner is Owner.CRASHED:
+                self._crashed[worker_id] = time.monotonic() + self.interval
             identity.forget(worker_id, self.database)
             table.clear()
 
@@ -211,12 +226,14 @@ def _lives(pid: int) -> bool:
     if not pid:  # the supervisor died before it could note it
         return False
     try:
+        os.kill(pid, 0)
         if not hasattr(os, "pidfd_open"):
-            os.kill(pid, 0)
             return True
         watch = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
+    except OSError:  # a sandbox does not let us look closer
+        return True
     try:
         ended, _, _ = select.select([watch], [], [], 0)
         return not ended

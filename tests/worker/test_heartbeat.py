@@ -1,6 +1,8 @@
 """One heartbeat at a time: what it renews, and what it gives back of workers that are gone."""
 
+import os
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,3 +127,37 @@ def test_who_rescues_says_which_jobs_and_which_are_dead(alias: str, caplog: pyte
         f"dead       tests.app.tasks.nothing  job {dead}  attempt 1 of 1: "
         "The worker w1 died or lost contact while it held the job.",
     ]
+
+
+def test_what_a_dead_worker_claims_afterwards_goes_back_uncounted(alias: str) -> None:
+    """The server may have been about to commit its last claim when it died."""
+    table = table_of([], Stage.HELD, Owner.CRASHED)
+    heartbeat = Heartbeat(alias, 60, [table])
+    heartbeat.give_back()
+    assert table.owner is Owner.NONE
+
+    (late,) = claimed(max_attempts=1)
+    heartbeat.give_back()
+
+    assert (row(late.id).status, row(late.id).attempts, row(late.id).crashes) == (JobStatus.READY, 0, 0)
+
+
+@on_sqlite
+def test_dead_worker_whose_supervisor_has_not_noticed_gets_no_renewals(alias: str) -> None:
+    (job,) = jobs = claimed()
+    table = table_of(jobs, Stage.BEGUN, Owner.ALIVE)
+    heartbeat = Heartbeat(alias, 6000, [table])
+    process = subprocess.Popen(["sleep", str(PATIENCE)])
+    table.pid = process.pid
+
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # now it is a zombie: the supervisor hangs
+    heartbeat.beat()
+    assert row(job.id).lease_expires_at == job.lease_expires_at
+    process.wait()
+    heartbeat.beat()
+    assert row(job.id).lease_expires_at == job.lease_expires_at
+
+    table.pid = os.getpid()
+    heartbeat.beat()
+    assert row(job.id).lease_expires_at > job.lease_expires_at
