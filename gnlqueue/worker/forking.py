@@ -1,4 +1,4 @@
-"""A process of our own: running a function in a forked child, and the status with which it ends."""
+"""Processes: running a function in one of our own, and what those get that a task forks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from functools import cache
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -65,3 +67,36 @@ def fork(body: Callable[[], int | None], *, closing: int) -> int:
 def let_signals_in() -> None:
     """Receive what was held back: there are handlers for it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+class _Forking(threading.local):
+    """The signals that this thread held back before it began to fork."""
+
+    mask: set[int | signal.Signals] = set()
+
+
+_forking = _Forking()
+
+
+@cache  # registered twice, the second hook would save what the first one has blocked
+def keep_handlers_to_ourselves() -> None:
+    """Let processes that a task forks end by a signal as any process does: our handlers would have them live for ever.
+
+    What is ignored stays ignored there: Ctrl-C goes to all processes of a terminal, and a task that runs may finish.
+    """
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_child)
+
+
+def _before_fork() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who ends a child at once means it, too
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _begin_child() -> None:
+    for number in SIGNALS:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    _after_fork()

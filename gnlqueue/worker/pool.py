@@ -6,10 +6,13 @@ A thread that has finished a job takes the next one itself: waking another costs
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -44,6 +47,7 @@ class Pool:
         self._concurrency = concurrency
         self._table = table
         self._terms = terms
+        self._pid = os.getpid()
         self._report = report
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -138,6 +142,7 @@ class Pool:
                 outcome = executor.run_sync(job.claimed, job.task, self._terms)
             except BaseException as error:
                 outcome = _failed_before_its_task(job.claimed, error)
+            self._end_copy(outcome)
             self._table.advance(job.claimed, Stage.ENDED)
             tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._report(outcome)
@@ -162,6 +167,16 @@ class Pool:
             if not told:
                 close_connections()
 
+    def _end_copy(self, outcome: Outcome) -> None:
+        """End this process where the task has forked it, and has come to its end here too: it is not the worker."""
+        if os.getpid() == self._pid:
+            return
+        status = outcome.error.code if isinstance(outcome.error, SystemExit) else outcome.ending is not Ending.DONE
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else status is not None)
+
     # --- on the event loop -------------------------------------------------------------------------------------------
 
     def _next_async(self) -> Coroutine[Any, Any, None] | None:
@@ -177,6 +192,7 @@ class Pool:
                 await sync_to_async(close_connections)()
             self._table.advance(job.claimed, Stage.BEGUN)
             outcome = await executor.run_async(job.claimed, job.task, self._terms)
+            self._end_copy(outcome)
             if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
                 await sync_to_async(tidy_connections)(interrupted=False)
         except BaseException as error:

@@ -26,7 +26,7 @@ from typing import Any
 
 from django.db import connections
 
-from gnlqueue.worker.forking import EXIT_NOT_READY, NOT_READY, SIGNALS, fork, let_signals_in
+from gnlqueue.worker.forking import EXIT_NOT_READY, NOT_READY, SIGNALS, fork, keep_handlers_to_ourselves, let_signals_in
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
 from gnlqueue.worker.loop import Worker
@@ -149,6 +149,7 @@ class Supervisor:
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        keep_handlers_to_ourselves()
         let_signals_in()
         try:
             worker.run(still_wanted=lambda: os.getppid() == self._pid)

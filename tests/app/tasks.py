@@ -3,8 +3,10 @@
 import asyncio
 import ctypes
 import inspect
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -68,6 +70,34 @@ def end_own_process(context: JobContext, status: int) -> None:
     """End its worker as a C library might that has met something it does not like."""
     events.tell("ending", job=context.job_id, attempt=context.attempt, pid=os.getpid())
     os._exit(status)
+
+
+@gnlqueue.task(max_attempts=1)
+def end_child() -> int | None:
+    """Start a process, and end it at once by a signal, as a `multiprocessing.Pool` does; how it ended."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=[events.LONGEST])
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+
+@gnlqueue.task(max_attempts=1)
+def exit_in_child(status: int) -> int:
+    """Fork, and leave the child as a program would be left; how it ended."""
+    child = os.fork()
+    if not child:
+        sys.exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@gnlqueue.task(max_attempts=1)
+async def aexit_in_child(status: int) -> int:
+    """Do the same on the event loop."""
+    child = os.fork()
+    if not child:
+        sys.exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # noqa: ASYNC222
 
 
 @gnlqueue.task(takes_context=True)

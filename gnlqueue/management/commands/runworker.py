@@ -24,7 +24,7 @@ from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import registered
 from gnlqueue.worker.console import logger, show_log
-from gnlqueue.worker.forking import EXIT_FAILED, EXIT_NOT_READY
+from gnlqueue.worker.forking import EXIT_FAILED, EXIT_NOT_READY, keep_handlers_to_ourselves
 from gnlqueue.worker.identity import served_queues
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.supervisor import PARENT, Supervisor
@@ -130,6 +130,8 @@ def _run_single(options: dict[str, Any]) -> int:
         worker.stop(at_once=len(received) > 1)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    if hasattr(os, "fork"):
+        keep_handlers_to_ourselves()
     try:
         worker.run()
     except GnlqueueError as error:
