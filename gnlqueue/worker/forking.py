@@ -27,6 +27,14 @@ NOT_READY = (DatabaseNotReady, ImproperlyConfigured)
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 
+def close_connections() -> None:
+    """Close what database connections there are, pools included: processes must not share them."""
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        if hasattr(connection, "close_pool"):  # close_all() only puts a connection back into its pool
+            connection.close_pool()
+
+
 def fork(body: Callable[[], int | None], *, closing: int) -> int:
     """Run `body` in a child process, whose exit status it returns; return the child's pid, 0 where there is none.
 

@@ -24,9 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from django.db import connections
-
-from gnlqueue.worker.forking import EXIT_NOT_READY, NOT_READY, SIGNALS, fork, keep_handlers_to_ourselves, let_signals_in
+from gnlqueue.worker.forking import (
+    EXIT_NOT_READY,
+    NOT_READY,
+    SIGNALS,
+    close_connections,
+    fork,
+    keep_handlers_to_ourselves,
+    let_signals_in,
+)
 from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
 from gnlqueue.worker.loop import Worker
@@ -94,7 +100,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until a signal says stop, or all is drained; return the exit status."""
-        connections.close_all()  # the project's start may have opened some, which children must not share
+        close_connections()  # the project's start may have opened some
         gc.collect()
         gc.freeze()  # a collection in a child writes to every object that it looks at, and the page is shared no more
         with self._handled_signals():

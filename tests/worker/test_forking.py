@@ -4,9 +4,11 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from django.db import connections
 
 import gnlqueue
 from gnlqueue.models import JobStatus
+from gnlqueue.worker.forking import close_connections
 from tests.app import tasks
 from tests.worker.conftest import on_sqlite, until_status
 from tests.worker.processes import RunWorker
@@ -31,3 +33,14 @@ def test_process_that_a_task_forks_does_not_go_on_as_a_worker(
 
     assert [until_status(job, JobStatus.DONE).result for job in jobs] == [0, 7]
     assert run.ends() == 0, run.log
+
+
+@on_sqlite
+def test_no_pool_of_connections_is_there_when_workers_are_forked(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query at the project's start may have opened one, and closing the connection only gives it back."""
+    closed = []
+    monkeypatch.setattr(connections[alias], "close_pool", lambda: closed.append(alias), raising=False)
+
+    close_connections()
+
+    assert closed == [alias]
