@@ -15,8 +15,13 @@ from gnlqueue.registry import default_queues
 
 
 def new_worker_id(prefix: str | None = None) -> str:
-    """Return an id that no worker has had before, also in a container that restarts under the same name and pid."""
-    return f"{(prefix or socket.gethostname())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
+    """Return an id that no worker has had before, also in a container that restarts under the same name and pid.
+
+    It begins with the prefix (default: the host's name), of which 60 bytes of UTF-8 are kept: a `LeaseTable` counts
+    in bytes.
+    """
+    begins = (prefix or socket.gethostname()).encode(errors="ignore")[:60].decode(errors="ignore")
+    return f"{begins}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def served_queues(queue_names: Sequence[str] | None) -> list[str]:

@@ -63,11 +63,12 @@ class Worker:
     - `heartbeat=False` renews no lease: a job that runs longer may be taken over.
     - `poll_interval` is the first pause of an idle worker, `max_poll_interval` (default: 32 times that) the longest.
       `backoff=False` has it poll at `poll_interval` all the time.
-    - `worker_id` is what it claims under, of at most 100 characters and never used before (default: a new one).
+    - `worker_id` begins the id under which it claims (default: the host's name); the rest makes it a new one.
     - `on_error(claimed, error)` is called after a failure is recorded.
     - `drain=True` stops it once nothing is due.
     - `shutdown_timeout` is how long running jobs may go on after `stop()` (default: `SHUTDOWN_TIMEOUT_SECONDS`).
-    - `table` is where the heartbeat process of a supervisor sees what the worker holds; without one a thread beats.
+    - `table` is where the heartbeat process of a supervisor sees what the worker holds, assigned to the worker's whole
+      id; without one a thread beats.
 
     Raises `ValueError` for a number out of range, `InvalidTask` for what is no queue name.
     """
@@ -99,7 +100,7 @@ class Worker:
         longest = self.poll_interval * POLLS_TO_LONGEST if max_poll_interval is None else max_poll_interval
         self.max_poll_interval = seconds(longest, "max_poll_interval") if backoff else self.poll_interval
         self.heartbeat = heartbeat
-        self.worker_id = worker_id or identity.new_worker_id()
+        self.worker_id = identity.new_worker_id(worker_id) if table is None else table.worker_id
         self.drain = drain
         self.shutdown_timeout = seconds(
             settings().SHUTDOWN_TIMEOUT_SECONDS if shutdown_timeout is None else shutdown_timeout, "shutdown_timeout"

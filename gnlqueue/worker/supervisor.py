@@ -135,11 +135,10 @@ class Supervisor:
         if table is None:  # all are waiting for the database to take back what their workers held
             child.start_after = time.monotonic() + WATCH_EVERY
             return
-        worker_id = new_worker_id(self._options.get("worker_id"))
-        table.assign(worker_id)
+        table.assign(new_worker_id(self._options.get("worker_id")))
         table.owner = Owner.ALIVE
         child.table, child.started_at = table, time.monotonic()
-        child.pid = table.pid = self._fork(lambda: self._be_worker(worker_id, table))
+        child.pid = table.pid = self._fork(lambda: self._be_worker(table))
         if not child.pid:
             table.clear()
             child.table = None
@@ -149,8 +148,8 @@ class Supervisor:
         # Only the supervisor holds that end of the pipe, so that it closes when the supervisor dies.
         return fork(body, closing=self._wake_heartbeat)
 
-    def _be_worker(self, worker_id: str, table: LeaseTable) -> None:
-        worker = Worker(**{**self._options, "worker_id": worker_id}, table=table)
+    def _be_worker(self, table: LeaseTable) -> None:
+        worker = Worker(**self._options, table=table)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of us; the supervisor passes it on
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))

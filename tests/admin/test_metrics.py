@@ -158,9 +158,11 @@ def test_a_worker_writes_what_it_finished(alias: str, monkeypatch: pytest.Monkey
     for number in range(3):
         tasks.give.using(queue_name="sums").enqueue(number)
     tasks.fail.using(queue_name="sums", max_attempts=1).enqueue("no")
-    Worker(["sums"], drain=True, worker_id="w1").run()
+    worker = Worker(["sums"], drain=True)
+    worker.run()
     counted = {row.task_name: (row.succeeded, row.failed, row.queue_name, row.worker_id) for row in minutes_of(alias)}
-    assert counted == {tasks.give.name: (3, 0, "sums", "w1"), tasks.fail.name: (0, 1, "sums", "w1")}
+    mine = worker.worker_id
+    assert counted == {tasks.give.name: (3, 0, "sums", mine), tasks.fail.name: (0, 1, "sums", mine)}
     assert queue.stats("sums")["done"] == 3
 
 
