@@ -1,7 +1,8 @@
 """What people read of a worker: its log, with one line for each job.
 
 On a terminal the lines are coloured and a failure shows its traceback. Elsewhere each logging record is one line, and
-the traceback is where `manage.py gnlqueue dead` and the admin show it.
+the traceback of a job is where `manage.py gnlqueue dead` and the admin show it. That of any other error stands in its
+line, as it stands nowhere else.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class _Line(logging.Formatter):
         if second != self._second:
             self._second, self._time = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
         line = f"{self._time},{int(record.msecs):03} {record.levelname} [{record.process}] {record.getMessage()}"
+        if record.exc_info and not hasattr(record, "job_id"):
+            line = f"{line}\n{self.formatException(record.exc_info)}"
         return line.replace("\n", "\\n")
 
 

@@ -56,10 +56,13 @@ def test_record_is_one_line_where_no_terminal_is(logger: logging.Logger, monkeyp
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
-        console.logger.error("failed     %s", error, exc_info=error)
+        console.logger.error("failed     %s", error, exc_info=error, extra={"job_id": 1})
+        console.logger.error("ends", exc_info=error)
 
-    (line,) = stream.getvalue().splitlines()
-    assert re.fullmatch(rf"[\d-]+ [\d:,]+ ERROR \[{os.getpid()}\] failed     two\\nlines", line)
+    job, ours = stream.getvalue().splitlines()
+    assert re.fullmatch(rf"[\d-]+ [\d:,]+ ERROR \[{os.getpid()}\] failed     two\\nlines", job)
+    # What is no job's is kept nowhere else.
+    assert re.search(r"\] ends\\nTraceback .*test_console.py.*\\nValueError: two\\nlines$", ours)
 
 
 def test_projects_own_logging_goes_first(logger: logging.Logger) -> None:
