@@ -57,24 +57,34 @@ def require_tables(connection: BaseDatabaseWrapper) -> None:
         )
 
 
+SAY_AGAIN = 60.0  # seconds between two lines of a log that say that a database is still away
+
+
 class Outage:
-    """A database that cannot be reached: how long to wait before the next try, and saying it once.
+    """A database that cannot be reached: how long to wait before the next try, and saying it once a minute.
 
     Pauses grow to half a beat (seconds) at most, so that owners are back and renew before anybody rescues. `level` is
     that of the message that it is away; the threads of one worker need not all say it.
     """
 
-    def __init__(self, beat: float, level: int = logging.ERROR) -> None:
+    def __init__(self, alias: str, beat: float, level: int = logging.ERROR) -> None:
+        self._alias = alias
         self._longest = min(beat / 2, 5.0)
         self._level = level
         self._tries = 0
         self._began = 0.0
+        self._say_at = 0.0
 
     def pause(self, error: BaseException) -> float:
         """Note a failure; return the seconds to wait before the next try, with jitter."""
+        now = time.monotonic()
         if self._tries == 0:
-            self._began = time.monotonic()
-            logger.log(self._level, "The database cannot be reached; trying until it can: %s", str(error).strip())
+            self._began = self._say_at = now
+        if now >= self._say_at:
+            self._say_at = now + SAY_AGAIN
+            since = f" since {now - self._began:.0f} s" if self._tries else ""
+            text = "The database %r cannot be reached%s; trying until it can: %s"
+            logger.log(self._level, text, self._alias, since, str(error).strip())
         self._tries += 1
         return float(min(0.05 * 2 ** min(self._tries, 10), self._longest) * random.uniform(0.5, 1))
 
@@ -82,5 +92,5 @@ class Outage:
         """Note a success, and say that the database is back if it was away."""
         if self._tries:
             level = min(self._level, logging.WARNING)
-            logger.log(level, "The database is back after %.1f s.", time.monotonic() - self._began)
+            logger.log(level, "The database %r is back after %.1f s.", self._alias, time.monotonic() - self._began)
         self._tries = 0

@@ -143,7 +143,7 @@ class HeartbeatThread(threading.Thread):
     def run(self) -> None:
         """Beat until stopped."""
         interval = self._heartbeat.interval
-        outage = Outage(interval)
+        outage = Outage(self._heartbeat.database, interval)
         wait = interval
         while not self._stopped.wait(wait):
             try:
@@ -174,7 +174,7 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # last to go: the supervisor says when
     ready()
-    outage = Outage(heartbeat.interval)
+    outage = Outage(heartbeat.database, heartbeat.interval)
     supervised, next_beat = True, time.monotonic()
     while True:
         try:

@@ -192,7 +192,7 @@ class Worker:
     def _work(self) -> None:
         """Take turn after turn on a connection of the loop's own, and on a new one when that breaks."""
         beat = self.lease / BEATS_PER_LEASE
-        outage = Outage(beat)
+        outage = Outage(self.database, beat)
         reached = False
         while not self._finished():
             try:

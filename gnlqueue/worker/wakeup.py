@@ -38,7 +38,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         """Watch until stopped."""
-        outage = Outage(NETWORK_TIMEOUT, logging.DEBUG)
+        outage = Outage(self._database, NETWORK_TIMEOUT, logging.DEBUG)
         while not self._stopped.is_set():
             try:
                 # What the driver raises comes as Django's errors too, where we use its connection directly.

@@ -50,7 +50,7 @@ def test_outage_longer_than_a_lease(alias: str, runworker: Run) -> None:
         assert "rescued" not in run.log
         assert "restart " not in run.log
         # Two workers and the heartbeat, each says it once.
-        said_by = re.findall(r"ERROR \[(\d+)\] The database cannot be reached", run.log)
+        said_by = re.findall(r"ERROR \[(\d+)\] The database '\w+' cannot be reached", run.log)
         assert set(Counter(said_by).values()) == {1}, run.log
 
 
