@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gnlqueue
+from gnlqueue.management.commands.runworker import tasks_of
 from gnlqueue.models import JobStatus, WorkerProcess
 from tests import servers
 from tests.app import tasks
@@ -136,7 +137,17 @@ def test_says_what_starts(alias: str, runworker: Run) -> None:
     assert re.search(r"database +default: SQLite /.*sqlite3 \(a file\)", run.log)
     assert re.search(r"queues +default, .*other", run.log)
     assert "2, 3 jobs at once each, lease 30 s, until nothing is due" in run.log
-    assert "tests.app.tasks.nothing (default)" in run.log
+    assert re.search(r"tasks +\d+$", run.log, re.MULTILINE)
+
+
+def test_names_the_tasks_where_they_are_few_or_that_is_asked_for(django_db_setup: None) -> None:
+    assert tasks_of(["other"], all_names=False) == "1: tests.app.tasks.work_elsewhere (other)"
+    assert re.fullmatch(r"\d\d", number := tasks_of(["default"], all_names=False))
+    named = tasks_of(["default", "gnlqueue"], all_names=True)
+    assert named.startswith(f"{number}: ")
+    assert "tests.app.tasks.nothing (default)" in named
+    assert "gnlqueue.run_operator_action" not in named
+    assert "INSTALLED_APPS" in tasks_of(["empty"], all_names=False)
 
 
 @on_sqlite

@@ -82,6 +82,9 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
     add("--reload", action="store_true", help="restart when code changes (development)")
 
 
+#: Up to so many tasks a worker names at its start.
+FEW_TASKS = 10
+
 #: What the log shows by `--verbosity`; more than 1 shows all.
 _LEVELS = {0: logging.WARNING, 1: logging.INFO}
 
@@ -184,8 +187,19 @@ def _say_what_starts(options: dict[str, Any]) -> None:
         lease,
         ", until nothing is due" if options["drain"] else "",
     )
-    tasks = [f"{name} ({task.options.queue_name})" for name, task in registered().items()]
-    logger.info("tasks      %s", ", ".join(tasks) or "none: is the app with tasks.py in INSTALLED_APPS?")
+    logger.info("tasks      %s", tasks_of(queues, all_names=options["verbosity"] > 1))
+
+
+def tasks_of(queues: list[str], *, all_names: bool) -> str:
+    """Return how many of the project's tasks these queues have, and where they are few also their names."""
+    names = [
+        f"{name} ({task.options.queue_name})"
+        for name, task in registered().items()
+        if task.options.queue_name in queues and not name.startswith("gnlqueue.")
+    ]
+    if not names:
+        return "none for these queues: is the app with tasks.py in INSTALLED_APPS?"
+    return f"{len(names)}: {', '.join(names)}" if all_names or len(names) <= FEW_TASKS else str(len(names))
 
 
 class Command(BaseCommand):
