@@ -30,6 +30,15 @@ def until(condition: Callable[[], Any], what: str, within: float = PATIENCE) -> 
     return value
 
 
+def children_of(parent: int) -> list[int]:
+    """Return the pids of a process's children that live."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    rows = (line.split() for line in listed)
+    return [int(pid) for pid, its_parent, stat in rows if int(its_parent) == parent and stat[0] != "Z"]
+
+
 class Zygote:
     """Starts ``manage.py`` commands quickly; see ``tests/worker/zygote.py``."""
 
@@ -117,11 +126,7 @@ class RunWorker:
 
     def children(self) -> list[int]:
         """The pids of the supervisor's children: workers and heartbeat."""
-        listed = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        rows = (line.split() for line in listed)
-        return [int(pid) for pid, parent, stat in rows if int(parent) == self.pid and stat[0] != "Z"]
+        return children_of(self.pid)
 
     def workers(self, count: int = 1, *, other_than: tuple[int, ...] = ()) -> list[int]:
         """Wait until so many workers have reached the database; their pids."""

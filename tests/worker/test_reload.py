@@ -15,8 +15,9 @@ import pytest
 from gnlqueue.management.commands.runworker import without_reload
 from gnlqueue.models import JobStatus
 from tests.app import tasks
-from tests.worker.conftest import on_sqlite, until_status
-from tests.worker.processes import PATIENCE
+from tests.app.events import open_gate
+from tests.worker.conftest import on_sqlite, row, until_status, until_told
+from tests.worker.processes import PATIENCE, children_of
 
 
 class Reloading:
@@ -24,7 +25,7 @@ class Reloading:
 
     def __init__(self, directory: Path, *flags: str) -> None:
         self.module = directory / "settings_to_change.py"
-        self.module.write_text("from tests.settings import *\n")
+        self.write("")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "django", "runworker", *flags],
             stdout=subprocess.DEVNULL,
@@ -37,16 +38,21 @@ class Reloading:
         assert self.process.stderr is not None
         self.log = self.process.stderr
 
-    def until_started(self) -> None:
-        """Read up to the line that says which tasks there are."""
+    def write(self, code: str) -> None:
+        """Change the settings module."""
+        self.module.write_text(f"from tests.settings import *\n{code}\n")
+
+    def until_line(self, pattern: str) -> str:
+        """Read up to a line in which the pattern is found, and return it."""
         for line in self.log:
-            if "tasks  " in line:
-                return
+            if re.search(pattern, line):
+                return line
         raise AssertionError("it ended")
 
-    def until_all_ended(self) -> str:
-        """Read to the end, which comes when no process that it started is left."""
-        return self.log.read()
+    def watching(self) -> int:
+        """The pid of the process between the one that was started and the worker."""
+        (pid,) = children_of(self.process.pid)
+        return pid
 
 
 @pytest.fixture
@@ -63,27 +69,46 @@ def reloading(alias: str, directory: Path) -> Iterator[Reloading]:
 
 
 @on_sqlite
-def test_restarts_on_a_change_and_ends_on_sigterm(alias: str, reloading: Reloading) -> None:
-    reloading.until_started()
-    os.utime(reloading.module, (2_000_000_000, 2_000_000_000))
-    reloading.until_started()
+def test_restarts_on_a_change_also_when_the_code_was_broken(alias: str, reloading: Reloading) -> None:
+    reloading.until_line("tasks  ")
+    reloading.write("this is no Python")
+    assert "status 1" in reloading.until_line("could not be loaded")
+    reloading.write("")
+    reloading.until_line("tasks  ")
 
     until_status(tasks.nothing.enqueue(), JobStatus.DONE)
-    reloading.process.send_signal(signal.SIGTERM)
-
-    assert "reloader is gone: what runs may finish" in reloading.until_all_ended()
 
 
 @on_sqlite
-def test_ends_on_ctrl_c(alias: str, reloading: Reloading) -> None:
-    reloading.until_started()
-    until_status(tasks.nothing.enqueue(), JobStatus.DONE)
+@pytest.mark.parametrize(
+    ("number", "group"),
+    [
+        pytest.param(signal.SIGINT, True, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, False, id="SIGTERM"),
+    ],
+)
+def test_ends_after_its_worker(alias: str, reloading: Reloading, number: signal.Signals, group: bool) -> None:
+    job = tasks.wait.enqueue()
+    until_told("began")
 
-    os.killpg(reloading.process.pid, signal.SIGINT)
+    (os.killpg if group else os.kill)(reloading.process.pid, number)
+    reloading.until_line("stopping   on SIG(INT|TERM): what runs may finish")
+    with pytest.raises(subprocess.TimeoutExpired):  # a prompt would come back while the worker runs on
+        reloading.process.wait(0.5)
+    open_gate("go")
 
-    # The reloader may hear of it before its worker does, and pass it on as SIGTERM: it is one word to stop either way.
-    assert re.search("stopping   on SIG(INT|TERM): what runs may finish", log := reloading.until_all_ended())
-    assert "stopping   at once" not in log
+    assert reloading.process.wait(PATIENCE) == 0
+    assert row(job).status == JobStatus.DONE
+    assert "stopping   at once" not in reloading.log.read()
+
+
+@on_sqlite
+def test_worker_ends_when_its_reloader_was_killed(alias: str, reloading: Reloading) -> None:
+    reloading.until_line("tasks  ")
+
+    os.kill(reloading.watching(), signal.SIGKILL)
+
+    reloading.until_line("reloader is gone: what runs may finish")
 
 
 def test_abbreviated_flag_does_not_reload_the_reloader() -> None:

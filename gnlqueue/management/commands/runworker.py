@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import signal
-import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
-from django.utils import autoreload
 
 from gnlqueue import __version__
 from gnlqueue.conf import settings
 from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.management.reloading import run_reloading
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import registered
@@ -27,7 +26,7 @@ from gnlqueue.worker.console import logger, show_log
 from gnlqueue.worker.forking import EXIT_FAILED, EXIT_NOT_READY, keep_handlers_to_ourselves
 from gnlqueue.worker.identity import served_queues
 from gnlqueue.worker.loop import Worker
-from gnlqueue.worker.supervisor import PARENT, Supervisor
+from gnlqueue.worker.supervisor import Supervisor
 
 
 def queue_list(text: str) -> list[str]:
@@ -97,9 +96,9 @@ def without_reload() -> list[str]:
 
 def run_worker(options: dict[str, Any], command: list[str]) -> int:
     """Run what the flags say and return the exit status; `command` is how to start it again, for `--reload`."""
-    if options["reload"]:
-        return _run_reloading(command)
     show_log(level=_LEVELS.get(options["verbosity"], logging.DEBUG))
+    if options["reload"]:
+        return run_reloading(command)
     worker: dict[str, Any] = {
         "queues": options["queues"],
         "database": options["database"],
@@ -144,29 +143,6 @@ def _run_single(options: dict[str, Any]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return EXIT_FAILED if worker.has_overdue else 0
-
-
-def _run_reloading(command: list[str]) -> int:
-    """Run the worker as a child of Django's autoreloader, and stop it whenever a file changes."""
-
-    workers: list[subprocess.Popen[bytes]] = []
-
-    def run() -> None:
-        # The reloader above us may be killed outright, so the worker watches whether we live.
-        workers.append(subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())}))
-        workers[0].wait()
-
-    def stop(**_: Any) -> None:
-        for worker in workers:
-            worker.terminate()
-            worker.wait()
-
-    autoreload.file_changed.connect(stop, weak=False)
-    try:
-        autoreload.run_with_reloader(run)
-    finally:
-        stop()
-    return 0
 
 
 def _say_what_starts(options: dict[str, Any]) -> None:
