@@ -33,6 +33,9 @@ logger = logging.getLogger("gnlqueue.worker")
 BEATS_PER_LEASE = 3
 #: Seconds between two looks at the workers of a supervisor that was killed.
 ORPHAN_WATCH = 0.2
+#: Seconds until what could not be given back is offered again: often a lock is only the dead worker's own, for as long
+#: as the server has not noticed that it is gone.
+OFFER_AGAIN = 0.5
 #: What a job that is over its timeout and cannot be interrupted fails with.
 OVERDUE = "It ran longer than its timeout and could not be interrupted; its worker process was ended."
 
@@ -70,8 +73,11 @@ class Heartbeat:
             except OSError as error:  # no reason to let leases run out
                 logger.error("The health file cannot be touched: %s", error)
 
-    def give_back(self) -> None:
-        """Give back what was held by workers that are gone, and empty their tables."""
+    def give_back(self) -> bool:
+        """Give back what was held by workers that are gone, and empty their tables.
+
+        Return whether something is left, because somebody has locked it.
+        """
         for table in self.tables:
             if table.owner in {Owner.CRASHED, Owner.ENDED}:
                 self._give_back(table)
@@ -79,6 +85,7 @@ class Heartbeat:
             if time.monotonic() >= until:
                 del self._crashed[worker_id]  # and this is the last look
             self._release_late_claims(worker_id)
+        return any(table.owner in {Owner.CRASHED, Owner.ENDED} for table in self.tables)
 
     def _release_late_claims(self, worker_id: str) -> None:
         """Give back what a dead worker's last claim took: the server may commit it after all else was given back."""
@@ -89,7 +96,7 @@ class Heartbeat:
     def _give_back(self, table: LeaseTable) -> None:
         """Give back what can be without waiting for a row.
 
-        What somebody has locked is left for the next beat, and the table with it: it says how far the job had come.
+        What somebody has locked is left for later, and the table with it: it says how far the job had come.
         """
         worker_id = table.worker_id
         at = {stage: [each.pair for each in table if each.stage is stage] for stage in Stage}
@@ -186,9 +193,10 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], 
                     if time.monotonic() >= next_beat:  # first: what lives has leases to lose, and what is gone has time
                         heartbeat.beat()
                         next_beat = time.monotonic() + heartbeat.interval
-                    heartbeat.give_back()
+                    pause = OFFER_AGAIN if heartbeat.give_back() else heartbeat.interval
                     outage.over()
-                    supervised = _wait(wakes, next_beat - time.monotonic(), supervised=supervised)
+                    pause = min(pause, next_beat - time.monotonic())
+                    supervised = _wait(wakes, pause, supervised=supervised)
                 return
         except ConnectionProblem as error:
             supervised = _wait(wakes, outage.pause(error), supervised=supervised)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from django.db import transaction
 
 import gnlqueue
 from gnlqueue.models import Job, JobAttempt, JobStatus
@@ -131,6 +132,25 @@ def test_task_that_ends_its_process_crashes_it_whatever_the_status(alias: str, r
     assert row(other).status == JobStatus.DONE
     assert [each["what"] for each in told()].count("ending") == 2
     assert "next one starts in" in run.says(f"restart .* ended with status {status}", 2)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_job_whose_row_is_locked_when_its_worker_dies(alias: str, runworker: Run) -> None:
+    """It waits for whoever has the lock, and not for the next beat; nobody waits for it."""
+    locked, free = tasks.wait.enqueue(), tasks.wait.enqueue()
+    run = runworker("--lease", "60")
+    victim = until_told("began", 2)["pid"]
+
+    with transaction.atomic(alias):
+        Job.objects.using(alias).select_for_update().get(pk=locked.pk)
+        os.kill(victim, signal.SIGKILL)
+        run.says(f"rescued .*job {free.pk}, begun by .* nobody knows which did it")
+        assert until_told("began", 3)["job"] == free.pk
+    assert until_told("began", 4)["job"] == locked.pk
+
+    open_gate("go")
+    until_all(JobStatus.DONE)
+    assert [row(job).attempts for job in (locked, free)] == [1, 1]
 
 
 def test_kill_of_the_supervisor_loses_nothing(alias: str, runworker: Run) -> None:

@@ -88,11 +88,11 @@ def test_a_locked_row_is_given_back_later_and_not_waited_for(
     heartbeat = Heartbeat(alias, 60, [table])
 
     with locked(busy):
-        heartbeat.give_back()
+        assert heartbeat.give_back()
         assert row(busy.id).status == JobStatus.IN_PROGRESS
         assert row(free.id).status != JobStatus.IN_PROGRESS
         assert table.owner is owner
-    heartbeat.give_back()
+    assert not heartbeat.give_back()
 
     assert [row(job.id).lease_expires_at for job in jobs] == [None, None]
     assert [row(job.id).attempts for job in jobs] == [attempts, attempts]
