@@ -122,8 +122,8 @@ def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:
     _check_run_id(run_id)
     if in_own_transaction(alias):
         raise RuntimeError(
-            f"The lock on {run_id!r} was asked for inside atomic() on {alias!r}: nobody else would see it before the "
-            "commit. Take it outside."
+            f"The lock on {run_id!r} was asked for inside atomic(), or with autocommit off, on {alias!r}: nobody else "
+            "would see it before the commit. Take it outside."
         )
     key = RunLock.key(run_id)
     give_up_at = time.monotonic() + wait

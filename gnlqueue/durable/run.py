@@ -271,8 +271,9 @@ class Run(Steps):
             )
         if in_own_transaction(self.fence.database):
             raise RuntimeError(
-                f"The step {name!r} was begun inside atomic() on {self.fence.database!r}, which would roll its record "
-                "back with the rest. Begin it outside, or put the writes into the function of an atomic_step."
+                f"The step {name!r} was begun inside atomic(), or with autocommit off, on {self.fence.database!r}, "
+                "which would roll its record back with the rest. Begin it outside, or put the writes into the function "
+                "of an atomic_step."
             )
 
     def _block_on_mismatch(self, journal: Journal, mismatch: Mismatch) -> NoReturn:

@@ -35,8 +35,10 @@ def retried(alias: str, operation: Callable[[], T]) -> T:
 
     Only where it opens the outermost transaction itself. Inside the caller's transaction nothing is retried: MariaDB
     has rolled *all* of it back, and a second try would go on without the caller's first half. There the error reaches
-    the caller, with the transaction marked for rollback.
+    the caller, with the transaction marked for rollback; one that the caller ends by hand cannot be marked.
     """
+    if is_manual(alias):
+        return operation()
     if transaction.get_connection(alias).in_atomic_block:
         try:
             return operation()
@@ -53,8 +55,22 @@ def retried(alias: str, operation: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
+def is_manual(alias: str) -> bool:
+    """Tell whether the caller ends transactions by hand (`set_autocommit(False)`), and no `atomic()` is open."""
+    connection = connections[alias]
+    if connection.in_atomic_block:
+        return False
+    if connection.connection is None:  # not get_autocommit(), which connects: that is part of what may be tried again
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
+
+
 def in_own_transaction(alias: str) -> bool:
     """Tell whether the caller has a transaction open on this alias, other than the one that `TestCase` wraps around."""
+    return is_manual(alias) or _in_block(alias)
+
+
+def _in_block(alias: str) -> bool:
     # `_from_testcase` is Django's own mark, which its `durable=True` honours in the same way.
     blocks = connections[alias].atomic_blocks if connections[alias].in_atomic_block else []
     return any(not getattr(block, "_from_testcase", False) for block in blocks)
@@ -65,7 +81,8 @@ def warn_outside_transaction(alias: str) -> None:
     if len(connections.settings) == 1 or in_own_transaction(alias):
         return
     for other in connections.all(initialized_only=True):
-        if other.alias != alias and in_own_transaction(other.alias):
+        # With autocommit off nobody can tell whether a transaction is open.
+        if other.alias != alias and _in_block(other.alias):
             message = (
                 f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not "
                 f"on {alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "

@@ -2,7 +2,8 @@
 
 PostgreSQL: NOTIFY, after the commit and in a statement of its own, because inside the user's transaction it takes a
 lock that serialises all commits. At most one per queue, process and `WINDOW`; a worker that was told looks once more
-when the window is over, so that the ones left out are not missed. SQLite's workers watch the file, and need no word.
+when the window is over, so that the ones left out are not missed. None for a transaction that the caller ends by hand,
+as Django has no hook for its commit. SQLite's workers watch the file, and need no word.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from django.db import Error, connections, transaction
 
 from gnlqueue.queue.new_jobs import NewJob
+from gnlqueue.queue.transactions import is_manual
 
 logger = logging.getLogger("gnlqueue")
 
@@ -39,7 +41,7 @@ def announce(alias: str, new: Iterable[NewJob]) -> None:
 
 def wake(alias: str, queue_names: Iterable[str]) -> None:
     """Wake the workers of these queues, once the surrounding transaction has committed."""
-    if connections[alias].vendor != "postgresql":
+    if connections[alias].vendor != "postgresql" or is_manual(alias):  # nobody says when that one has committed
         return
     for name in queue_names:
         transaction.on_commit(partial(_notify, alias, name), using=alias, robust=True)

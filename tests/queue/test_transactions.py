@@ -11,6 +11,7 @@ from django.db import DatabaseError, OperationalError, connections, transaction
 import gnlqueue
 from gnlqueue import queue
 from gnlqueue.models import Job
+from gnlqueue.queue.transactions import in_own_transaction
 from tests.app.models import Note
 from tests.queue.conftest import claimed, row
 from tests.queue.tasks import send_receipt
@@ -120,6 +121,43 @@ def test_inside_a_transaction_a_deadlock_reaches_the_caller_and_marks_it(alias: 
         with pytest.raises(transaction.TransactionManagementError):
             Note.objects.using(alias).create(text="other half")
     assert not Note.objects.using(alias).exists()
+
+
+# A transaction that the caller ends by hand is the caller's too.
+
+
+@pytest.fixture
+def by_hand(alias: str) -> Iterator[str]:
+    """The alias, with Django's autocommit off."""
+    transaction.set_autocommit(False, using=alias)
+    yield alias
+    transaction.rollback(using=alias)
+    transaction.set_autocommit(True, using=alias)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_in_a_manual_transaction_a_deadlock_reaches_the_caller(by_hand: str, key: str | None) -> None:
+    Note.objects.using(by_hand).create(text="half")
+    with failing(by_hand, 1, "INSERT") as tried, pytest.raises(OperationalError):
+        queue.enqueue("demo", idempotency_key=key)
+    assert len(tried) == 1
+
+
+def test_an_enqueue_in_a_manual_transaction_commits_with_it(by_hand: str) -> None:
+    queue.enqueue("dropped")
+    transaction.rollback(using=by_hand)
+    job = queue.enqueue("kept")
+    gnlqueue.enqueue_many([send_receipt.bind(1)])
+    transaction.commit(using=by_hand)
+    transaction.rollback(using=by_hand)
+    assert list(Job.objects.using(by_hand).values_list("task_name", flat=True)) == ["kept", send_receipt.name]
+    assert job.created
+
+
+def test_a_manual_transaction_counts_as_the_caller_s(by_hand: str) -> None:
+    assert in_own_transaction(by_hand)
+    transaction.set_autocommit(True, using=by_hand)
+    assert not in_own_transaction(by_hand)
 
 
 # Real deadlocks and lock waits, on the databases that have them.
