@@ -1,12 +1,14 @@
 """`GNLQUEUE["INLINE"]`: run jobs in the process that enqueues them, right after the commit, with no worker.
 
-For development and tests. A delayed job, or one whose attempt failed, still waits for a worker.
+For development and tests. Only what is enqueued here runs: what else waits in the queue is left to workers. So is a
+delayed job, one whose attempt failed, one of a paused queue, and one whose transaction is ended by hand.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -32,34 +34,43 @@ def install(**_: Any) -> None:
 
 
 def _run_after_commit(*, job: Any, **_: Any) -> None:
+    from gnlqueue.queue.transactions import is_manual
+
     alias = job._state.db
-    transaction.on_commit(partial(_run_ready_jobs, job.queue_name, alias), using=alias)
+    if not is_manual(alias):  # where there is no hook for the commit
+        transaction.on_commit(partial(_run, (job.pk, job.queue_name, alias)), using=alias)
 
 
 class _Here(threading.local):
-    """The queues to look at, while jobs run in this thread; else `None`."""
+    """The jobs to run, while jobs run in this thread; else `None`."""
 
-    waiting: list[tuple[str, str]] | None = None
+    waiting: list[tuple[int, str, str]] | None = None
 
 
 _here = _Here()
 
 
-def _run_ready_jobs(queue_name: str, alias: str) -> None:
-    from gnlqueue.worker.loop import Worker
-
+def _run(job: tuple[int, str, str]) -> None:
     if _here.waiting is not None:  # enqueued by a job that runs here: it comes after that one, not inside of it
-        _here.waiting.append((queue_name, alias))
+        _here.waiting.append(job)
         return
-    _here.waiting = [(queue_name, alias)]
+    _here.waiting = [job]
     try:
         while _here.waiting:
-            name, database = _here.waiting.pop(0)
-            worker = Worker([name], database=database, concurrency=1, heartbeat=False)
-            while worker.run_once() is not None:
-                pass
+            _run_one(*_here.waiting.pop(0))
     finally:
         _here.waiting = None
+
+
+def _run_one(id: int, queue_name: str, alias: str) -> None:
+    """Run a job, unless it is not ready: a worker may have been faster."""
+    from gnlqueue.queue.claiming import claim_one
+    from gnlqueue.worker import alone, identity
+
+    lease = timedelta(seconds=settings().LEASE_SECONDS)
+    claimed = claim_one(id, queue_name, worker_id=identity.new_worker_id(), lease=lease, alias=alias)
+    if claimed is not None:
+        alone.run_here(claimed, lease)
 
 
 def _changed(*, setting: str, **_: Any) -> None:

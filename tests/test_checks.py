@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage
+from django.core.checks.registry import registry
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import OperationalError, connections
@@ -241,6 +242,15 @@ def test_another_apps_runworker(monkeypatch: pytest.MonkeyPatch, commands: dict[
     messages = in_settings()
     assert messages.keys() == found
     assert all('put "gnlqueue" before "channels"' in message.hint for message in messages.values())
+
+
+def test_jobs_that_run_in_the_request_are_not_for_deployment(settings: Any) -> None:
+    settings.GNLQUEUE = {"INLINE": True}
+    assert in_settings() == {}
+    assert by_id(checks.check_deployment(None)).keys() == {"W016"}
+    settings.GNLQUEUE = {"INLINE": False}
+    assert checks.check_deployment(None) == []
+    assert checks.check_deployment in registry.deployment_checks
 
 
 # ------------------------------------------------------------------------------------------------------ any database

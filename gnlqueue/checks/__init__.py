@@ -1,8 +1,8 @@
 """System checks: they find what keeps the queue from keeping its promise, and say what to write instead.
 
-`manage.py check` looks at the settings and touches no database. `manage.py check --database <alias>` and `migrate`
-also ask the queue's database, and only that one. `--tag gnlqueue` leaves out everybody else's checks. What is so on
-purpose goes into `SILENCED_SYSTEM_CHECKS`.
+`manage.py check` looks at the settings and touches no database; with `--deploy` it finds what is for development only.
+`manage.py check --database <alias>` and `migrate` also ask the queue's database, and only that one. `--tag gnlqueue`
+leaves out everybody else's checks. What is so on purpose goes into `SILENCED_SYSTEM_CHECKS`.
 
 Missing tables are left to `migrate --check`, because `migrate` runs these checks before it creates them.
 
@@ -35,6 +35,7 @@ gnlqueue.W012 settings leases are shorter than three heartbeats
 gnlqueue.W013 settings the admin's date filters are not installed
 gnlqueue.W014 settings `manage.py runworker` is another app's command
 gnlqueue.W015 settings a router forbids to create the queue's tables on its database
+gnlqueue.W016 --deploy `INLINE` is on
 ============= ======== =====================================================================================
 """
 
@@ -112,6 +113,16 @@ def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     else:
         found += [find(connections[alias]) for find in CONFIGURED[connections[alias].vendor]]
     return [message for message in found if message]
+
+
+@register(TAG, deploy=True)
+def check_deployment(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Find what is good for development only."""
+    try:
+        found = project.runs_inline()
+    except ImproperlyConfigured:
+        return []  # check_settings says so
+    return [found] if found else []
 
 
 @register(TAG, Tags.database)

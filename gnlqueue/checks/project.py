@@ -88,3 +88,14 @@ def other_runworker() -> Found:
         f'SILENCED_SYSTEM_CHECKS; or put "gnlqueue" before "{app}".',
         id="gnlqueue.W014",
     )
+
+
+def runs_inline() -> Found:
+    if not settings().INLINE:
+        return None
+    return Warning(
+        'GNLQUEUE["INLINE"] is on, which is for development: each request runs the jobs that it enqueues, and its '
+        "client waits for them. If its process dies meanwhile, they wait for a worker.",
+        hint='Remove "INLINE" from GNLQUEUE, and start workers with `manage.py runworker`.',
+        id="gnlqueue.W016",
+    )

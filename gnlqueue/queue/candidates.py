@@ -54,14 +54,24 @@ def compiled(alias: str, queue_name: str, limit: int, beyond: Floor | None = Non
     return template._replace(params=params, keeps_plan=beyond is None)
 
 
+def compiled_one(alias: str, queue_name: str, id: int) -> Candidates:
+    """Return the SQL of one job, if it is a candidate."""
+    return _compile(candidates(alias, queue_name).filter(pk=id), alias)
+
+
 @cache
 def _template(alias: str, vendor: str, has_floor: bool) -> Candidates:
     rows = candidates(alias, _ANY_QUEUE)
     if has_floor:  # compared as a row, which is a range of the index
         rows = rows.filter(RawSQL("(priority = %s AND (run_at, id) >= (%s, %s))", _ANY_FLOOR, BooleanField()))
-    first = rows.values_list("id", "crashes", "priority", "run_at")[:_ANY_LIMIT]
+    template = _compile(rows[:_ANY_LIMIT], alias)
+    return template._replace(sql=template.sql.replace(str(_ANY_LIMIT), "%s"))  # the last of its parameters
+
+
+def _compile(rows: JobQuerySet, alias: str) -> Candidates:
+    query = rows.values_list("id", "crashes", "priority", "run_at").query
     # Django compiles a locking SELECT only inside a transaction. SQLite has none, and there BEGIN may wait for a lock.
     locks = connections[alias].features.has_select_for_update
     with transaction.atomic(using=alias) if locks else nullcontext():
-        sql, params = first.query.get_compiler(using=alias).as_sql()
-    return Candidates(sql.replace(str(_ANY_LIMIT), "%s"), tuple(params))  # the last of its parameters
+        sql, params = query.get_compiler(using=alias).as_sql()
+    return Candidates(sql, tuple(params))

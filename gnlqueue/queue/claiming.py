@@ -13,10 +13,11 @@ from django.db import connections, transaction
 from gnlqueue import dialects
 from gnlqueue.backoff import seconds
 from gnlqueue.dialects import now as clock
+from gnlqueue.dialects.base import Candidates
 from gnlqueue.models import Job, JobQuerySet, JobStatus
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import crashes
-from gnlqueue.queue.candidates import Floor, compiled
+from gnlqueue.queue.candidates import Floor, compiled, compiled_one
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.leaving import locked
 from gnlqueue.queue.transactions import alias_of, retried
@@ -78,11 +79,17 @@ def claim_ready(
     With `beyond` only what has the priority of this floor and does not come before it; see `candidates`.
     """
     length = _checked(queue_name, worker_id, lease, limit)
-    next_ones = compiled(alias, queue_name, limit, beyond)
-    rows = retried(
-        alias,
-        lambda: dialects.of(alias).claim(connections[alias], next_ones, worker_id=worker_id, lease=length, now=now),
-    )
+    return _claim(compiled(alias, queue_name, limit, beyond), worker_id, length, alias, now)
+
+
+def claim_one(id: int, queue_name: str, *, worker_id: str, lease: timedelta, alias: str) -> ClaimedJob | None:
+    """Claim this job of a queue, or return `None` when it is not to be claimed now."""
+    return next(iter(_claim(compiled_one(alias, queue_name, id), worker_id, lease, alias, None)), None)
+
+
+def _claim(which: Candidates, worker_id: str, lease: timedelta, alias: str, now: datetime | None) -> list[ClaimedJob]:
+    dialect = dialects.of(alias)
+    rows = retried(alias, lambda: dialect.claim(connections[alias], which, worker_id=worker_id, lease=lease, now=now))
     return [ClaimedJob.from_row(row, alias) for row in rows]
 
 

@@ -1,8 +1,9 @@
-"""Running one claimed job in the caller's own thread, as `Worker.run_once` does."""
+"""Running one claimed job in the caller's own thread, as `Worker.run_once` and `INLINE` do."""
 
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 from gnlqueue.queue import ClaimedJob, transitions
@@ -10,7 +11,8 @@ from gnlqueue.registry import Task
 from gnlqueue.worker import executor, outcomes
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.holdings import Holdings
-from gnlqueue.worker.table import Stage
+from gnlqueue.worker.table import LeaseTable, Stage
+from gnlqueue.worker.timeouts import Timeouts
 
 
 def run(claimed: ClaimedJob, holdings: Holdings, terms: Terms, on_error: outcomes.ErrorHook | None) -> None:
@@ -26,6 +28,11 @@ def run(claimed: ClaimedJob, holdings: Holdings, terms: Terms, on_error: outcome
         raise
     finally:
         holdings.drop([claimed])
+
+
+def run_here(claimed: ClaimedJob, lease: timedelta) -> None:
+    """Run a job here and now, for no worker: nobody renews its lease."""
+    run(claimed, Holdings(LeaseTable(1)), Terms(Timeouts(), lease, lambda: False), None)
 
 
 def _run_limited(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome:

@@ -7,6 +7,7 @@ import pytest
 from django.db import transaction
 
 import gnlqueue
+from gnlqueue import queue
 from gnlqueue.models import Job, JobStatus
 from tests.app import tasks
 from tests.app.events import told
@@ -55,6 +56,49 @@ def test_failed_and_later_jobs_wait_for_a_worker(alias: str) -> None:
 
     assert (row(failed).status, row(failed).last_error) == (JobStatus.SCHEDULED, "RuntimeError: no paper")
     assert row(later).status == JobStatus.SCHEDULED
+
+
+def test_what_waits_already_is_left_alone(alias: str, settings: Any) -> None:
+    """Else one request would send all that waits in a copy of a production database."""
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "INLINE": False}
+    waiting = tasks.nothing.using(priority=10).enqueue()
+    due = tasks.nothing.using(run_after=timedelta()).enqueue()
+    lost = tasks.nothing.enqueue()
+    Job.objects.using(alias).filter(pk=lost.pk).update(status=JobStatus.IN_PROGRESS, lease_expires_at=lost.run_at)
+    before = [row(job).status for job in (waiting, due, lost)]
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "INLINE": True}
+
+    job = tasks.nothing.enqueue()
+
+    assert row(job).status == JobStatus.DONE
+    assert [row(job).status for job in (waiting, due, lost)] == before
+
+
+def test_a_job_that_a_worker_has_claimed_is_left_alone(alias: str) -> None:
+    with transaction.atomic(alias):
+        job = tasks.nothing.enqueue()
+        claimed = queue.claim(worker_id="w1")
+
+    assert claimed is not None
+    assert (row(job).status, row(job).worker_id) == (JobStatus.IN_PROGRESS, "w1")
+
+
+@on_sqlite
+def test_a_job_of_a_paused_queue_waits(alias: str) -> None:
+    queue.pause("default")
+
+    assert row(tasks.nothing.enqueue()).status == JobStatus.READY
+
+
+@on_sqlite
+def test_a_job_in_a_manual_transaction_waits_for_a_worker(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+    transaction.set_autocommit(False, using=alias)
+    job = tasks.nothing.enqueue()
+    transaction.commit(using=alias)
+    transaction.set_autocommit(True, using=alias)
+
+    assert row(job).status == JobStatus.READY
+    assert not caplog.records
 
 
 @on_sqlite
