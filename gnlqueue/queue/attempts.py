@@ -50,10 +50,7 @@ def describe(reason: str | BaseException) -> str:
 
 def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, alias: str, now: datetime | None) -> None:
     """Keep the row of an attempt that failed, as part of the transaction that ends it."""
-    exception_class, error = "", reason if isinstance(reason, str) else ""
-    if isinstance(reason, BaseException):
-        exception_class = dotted(type(reason))[:200]
-        error = "".join(traceback.format_exception(reason))
+    exception_class, error = _kept(reason)
     attempt = JobAttempt(
         job_id=job.id,
         number=job.attempts,
@@ -62,6 +59,20 @@ def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, alias:
         started_at=job.last_attempted_at or clock(now),
         ended_at=clock(now),
         exception_class=exception_class,
-        error=payloads.scrub(error, LONGEST_ERROR),
+        error=error,
     )
     attempt.save(using=alias, force_insert=True)
+
+
+def is_recorded(claimed: ClaimedJob, reason: str | BaseException) -> bool:
+    """Tell whether the attempt is kept with this very reason: its holder has written it, and not whoever rescued it."""
+    rows = JobAttempt.objects.using(claimed.database).filter(job_id=claimed.id, lease_token=claimed.lease_token)
+    return _kept(reason) in rows.values_list("exception_class", "error")
+
+
+def _kept(reason: str | BaseException) -> tuple[str, str]:
+    """Return what is kept of a reason: the class of an exception, and the text or the traceback."""
+    if isinstance(reason, str):
+        return "", payloads.scrub(reason, LONGEST_ERROR)
+    error = "".join(traceback.format_exception(reason))
+    return dotted(type(reason))[:200], payloads.scrub(error, LONGEST_ERROR)

@@ -15,7 +15,7 @@ from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 from gnlqueue import signals
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
-from gnlqueue.queue.attempts import record_attempt
+from gnlqueue.queue.attempts import is_recorded, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
 from gnlqueue.queue.transactions import retried
 
@@ -68,20 +68,24 @@ def leave(
     the job waits for a human. (Only who says so, a human by `FailJob` or the code by `on_doubt="fail"`, lets a job be
     dead with a step in doubt.)
 
+    A failed attempt that is recorded already, under its token, counts as written: that is what a commit looks like
+    whose acknowledgement was lost.
+
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
     alias = database_of(claimed)
 
-    def write() -> int:
+    def write() -> bool:
         with transaction.atomic(using=alias):
-            written = jobs(alias).filter(held(claimed)).update(**changes)
-            if written and record is not None:
+            if not jobs(alias).filter(held(claimed)).update(**changes):
+                return record is not None and is_recorded(claimed, record)
+            if record is not None:
                 record_attempt(claimed, record, alias=alias, now=now)
-            if written and for_good and doubt_open_steps(claimed, now):
+            if for_good and doubt_open_steps(claimed, now):
                 jobs(alias).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
                     status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
                 )
-            return written
+            return True
 
     if not retried(alias, write):
         raise lost(claimed)

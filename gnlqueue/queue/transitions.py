@@ -234,10 +234,12 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
 
     def write() -> JobStatus | None:
         with transaction.atomic(using=alias):
+            blocked = jobs(alias).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
             # The job's row first: whoever resolves locks it first too, so that one of us sees the other's work.
             if not jobs(alias).filter(held(claimed)).update(**changes):
-                return None
-            blocked = jobs(alias).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
+                # An earlier try may have been committed without our hearing of it.
+                mine = blocked.filter(lease_token=claimed.lease_token, last_error=changes["last_error"])
+                return JobStatus.BLOCKED if mine.exists() else None
             # No step is open any more: one that is not ended is of an earlier attempt, and this one left it out.
             doubt_open_steps(claimed, now)
             if reason == "in_doubt" and not steps(claimed, EntryStatus.IN_DOUBT).exists():

@@ -277,6 +277,22 @@ def test_a_long_error_is_cut_in_the_middle(alias: str) -> None:
     assert len(JobAttempt.objects.using(alias).get().error) <= 20_000
 
 
+@pytest.mark.parametrize("reason", ["no use", OSError("no paper")])
+@pytest.mark.parametrize("final", [False, True])
+def test_a_failure_that_is_recorded_already_counts_as_recorded(alias: str, reason: Any, final: bool) -> None:
+    job = claimed()
+    queue.fail(job, reason, final=final, now=NOON)
+    before = row(job)
+
+    again = queue.fail(job, reason, final=final, now=after(days=1))  # as after a commit whose answer was lost
+
+    assert again.status == before["status"]
+    assert row(job) == before
+    assert JobAttempt.objects.using(alias).count() == 1
+    with pytest.raises(LeaseLost):
+        queue.fail(job, "another reason", final=final)
+
+
 # extend, release, suspend, block, confirm_cancel, postpone_unknown
 
 
@@ -369,6 +385,19 @@ def test_a_job_of_an_unknown_task_is_dead_after_the_grace_period(alias: str) -> 
     stored = queue.get(job)
     assert (stored.status, stored.finished_at, stored.unknown_since) == (JobStatus.DEAD, after(hours=2), NOON)
     assert stored.last_error == "No worker has known the task 'demo' since 2030-01-01 12:00:00 UTC."
+
+
+@pytest.mark.parametrize("error", ["Nobody knows.", ""])
+def test_a_block_that_is_recorded_already_counts_as_recorded(alias: str, error: str) -> None:
+    job = claimed()
+    queue.block(job, "mismatch", error)
+    before = row(job)
+
+    assert queue.block(job, "mismatch", error) == JobStatus.BLOCKED
+
+    assert row(job) == before
+    with pytest.raises(LeaseLost):
+        queue.block(job, "mismatch", "another")
 
 
 # The heartbeat's renewal of many leases at once

@@ -10,9 +10,9 @@ import pytest
 from django.db import OperationalError
 
 import gnlqueue
-from gnlqueue import queue
+from gnlqueue import queue, signals
 from gnlqueue.models import Job, JobStatus, WorkerProcess
-from gnlqueue.queue import claiming, transitions
+from gnlqueue.queue import ClaimedJob, claiming, transitions
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker import outcomes, wakeup
 from gnlqueue.worker.loop import Worker
@@ -304,14 +304,24 @@ def test_outcome_that_is_not_acknowledged_is_offered_again(
     good = [tasks.tell.enqueue() for _ in range(3)]
     bad = tasks.give_up.enqueue()
     fails_once(monkeypatch, transitions, function, when=when)
+    told_of: list[int] = []
 
-    drain(concurrency=4)
+    def hear(job: ClaimedJob, **_: Any) -> None:
+        told_of.append(job.id)
+
+    signals.job_attempt_failed.connect(hear)
+    try:
+        drain(concurrency=4)
+    finally:
+        signals.job_attempt_failed.disconnect(hear)
 
     assert [(row(job).status, row(job).attempts) for job in good] == [(JobStatus.DONE, 1)] * 3
     assert (row(bad).status, row(bad).attempts) == (JobStatus.DEAD, 1)
     assert len(told()) == 3
     for job in good:
         assert caplog.text.count(f"done       tests.app.tasks.tell  job {job.pk}  ") == 1
+    assert caplog.text.count(f"dead       tests.app.tasks.give_up  job {bad.pk}  ") == 1
+    assert told_of == [bad.pk]
 
 
 @on_sqlite
