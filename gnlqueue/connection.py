@@ -1,4 +1,4 @@
-"""A database connection of our own: outside Django's pool, READ COMMITTED, never waiting long on the network."""
+"""A database connection of our own: outside Django's pool, in autocommit, READ COMMITTED, never waiting long."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
     ours = dialects.of(alias).dedicated_options(timeout)
     settings["OPTIONS"] = {**options, **ours}
     settings["CONN_MAX_AGE"] = None
+    settings["AUTOCOMMIT"] = True  # or nothing that we write would be committed
     before = connections[alias]
     connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, alias)
     connections[alias] = connection
-    dialects.of(alias).keep_plans(connection)
     try:
+        dialects.of(alias).set_up(connection)
         yield connection
     finally:
         connection.close()

@@ -288,6 +288,11 @@ def test_a_router_that_forbids_the_tables(settings: Any) -> None:
     assert in_settings() == {}
 
 
+def test_a_database_without_autocommit(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections[alias].settings_dict, "AUTOCOMMIT", False)
+    assert in_settings().keys() == {"E012"}
+
+
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Rome"])
 def test_local_times_in_the_database(alias: str, entry: Entry, zone: str | None) -> None:
     with entry(alias, TIME_ZONE=zone) as connection:

@@ -1,9 +1,39 @@
-"""What is said of a database that is away."""
+"""A worker's own connection is what the queue needs, whatever the project's is; and what is said where it is away."""
 
 import pytest
+from django.db import connections
 
 from gnlqueue import connection
-from gnlqueue.connection import Outage
+from gnlqueue.connection import Outage, dedicated
+from gnlqueue.models import JobStatus
+from tests.app import tasks
+from tests.worker.conftest import drain, row
+
+ISOLATION = {"postgresql": "SHOW transaction_isolation", "mysql": "SHOW VARIABLES LIKE 't%%_isolation'"}
+
+
+def test_outcomes_are_committed_where_the_project_does_that_by_hand(
+    alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tasks.nothing.enqueue()
+    with monkeypatch.context() as patch:
+        patch.setitem(connections[alias].settings_dict, "AUTOCOMMIT", False)
+        drain()
+
+    assert row(job).status == JobStatus.DONE
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mysql"], indirect=True)
+def test_it_is_read_committed_outside_transactions_too(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = connections[alias].settings_dict["OPTIONS"]
+    if alias == "postgresql":
+        monkeypatch.setitem(options, "options", r"-c default_transaction_isolation=repeatable\ read")
+    else:
+        monkeypatch.setitem(options, "isolation_level", None)  # the server's, which is REPEATABLE READ by default
+
+    with dedicated(alias, 5) as own, own.cursor() as cursor:
+        cursor.execute(ISOLATION[own.vendor])
+        assert cursor.fetchone()[-1].lower().replace("-", " ") == "read committed"
 
 
 def test_an_outage_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

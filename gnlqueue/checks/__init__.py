@@ -20,6 +20,7 @@ gnlqueue.E008 database tables of the queue are, or would be, of another storage 
 gnlqueue.E009 database the queue's database cannot be asked
 gnlqueue.E010 settings `REDACT` names a function that cannot be imported
 gnlqueue.E011 settings `TASKS` names gnlqueue's backend, but gnlqueue is not installed as an app
+gnlqueue.E012 settings the queue's database has `AUTOCOMMIT` off
 gnlqueue.W001 settings transactions on SQLite begin without the write lock
 gnlqueue.W002 settings the SQLite database is in memory
 gnlqueue.W003 database SQLite has no write-ahead log
@@ -67,10 +68,21 @@ PROJECT: Sequence[Callable[[], Found]] = (
 
 #: vendor -> what its entry in DATABASES tells, without a connection
 CONFIGURED: dict[str, Sequence[Find]] = {
-    "postgresql": (any_database.not_migrated, postgresql.strict_isolation, postgresql.old_driver),
-    "mysql": (any_database.not_migrated, any_database.stores_local_times, mysql.strict_isolation),
+    "postgresql": (
+        any_database.not_migrated,
+        any_database.no_autocommit,
+        postgresql.strict_isolation,
+        postgresql.old_driver,
+    ),
+    "mysql": (
+        any_database.not_migrated,
+        any_database.no_autocommit,
+        any_database.stores_local_times,
+        mysql.strict_isolation,
+    ),
     "sqlite": (
         any_database.not_migrated,
+        any_database.no_autocommit,
         any_database.stores_local_times,
         any_database.too_old,  # the library is in this process
         sqlite.late_write_lock,

@@ -77,6 +77,18 @@ def stores_local_times(connection: BaseDatabaseWrapper) -> Found:
     )
 
 
+def no_autocommit(connection: BaseDatabaseWrapper) -> Found:
+    if connection.settings_dict["AUTOCOMMIT"]:
+        return None
+    return Error(
+        f"AUTOCOMMIT is off for {connection.alias!r}: what the admin, commands and tasks write to the queue is taken "
+        "back at the end unless your own code commits it, and steps are refused.",
+        hint=f'Remove "AUTOCOMMIT" from DATABASES["{connection.alias}"], or move the queue to another alias with '
+        'GNLQUEUE["DATABASE"].',
+        id="gnlqueue.E012",
+    )
+
+
 def strict_isolation(connection: BaseDatabaseWrapper, level: str, *, harm: str, write: str) -> Found:
     level = level.upper().replace("-", " ").replace("_", " ")
     if level not in ("REPEATABLE READ", "SERIALIZABLE"):

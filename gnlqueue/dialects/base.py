@@ -156,8 +156,8 @@ class Dialect(ABC):
         """Return the SQL that a column has one of the values that a SELECT gives."""
         return f"{column} IN ({few})"
 
-    def keep_plans(self, connection: BaseDatabaseWrapper) -> None:  # noqa: B027  most have nothing to keep
-        """Let a connection of our own keep the plans of what is run by `execute_planned`."""
+    def set_up(self, connection: BaseDatabaseWrapper) -> None:  # noqa: B027  most have nothing to do
+        """Set what the options of a connection of our own cannot say."""
 
     def execute_planned(self, cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
         """Run a statement, by the plan that its connection has kept, if it does."""

@@ -58,8 +58,15 @@ class PostgreSQLDialect(Dialect):
     def one_of(self, column: str, few: str) -> str:
         return f"{column} = ANY(ARRAY({few}))"  # less to plan than a join, and by the index of the column
 
-    def keep_plans(self, connection: BaseDatabaseWrapper) -> None:
+    def set_up(self, connection: BaseDatabaseWrapper) -> None:
         prepared.keep(connection)
+        with connection.cursor() as cursor:
+            # The driver's isolation level is that of BEGIN; a claim has none. Not set where it is so already, as behind
+            # a pooler the next client would inherit it.
+            cursor.execute(
+                "SELECT set_config('default_transaction_isolation', 'read committed', false)"
+                " WHERE current_setting('default_transaction_isolation') <> 'read committed'"
+            )
 
     def execute_planned(self, cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
         prepared.execute(cursor, sql, params)
