@@ -4,7 +4,8 @@ Planning the claim of a single job takes as long as running it, and longer after
 under a name made from its text, so that clients which share a server connection behind a pooler never run another
 statement by that name. Where the name is not known, the connection stops keeping plans.
 
-A plan fits the table as it was when it was made: a statement that was slow is planned again.
+A plan fits the table as it was when it was made: a statement that was slow is planned again. Not each time: what is
+slow may be the way to the server.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, OperationalError
@@ -22,9 +23,16 @@ from django.db.backends.utils import CursorWrapper
 DUPLICATE, UNKNOWN_NAME = "42P05", "26000"
 
 SLOW = 0.01  # seconds
+PLAN_EVERY = 2.0  # seconds, at the least: to plan anew costs two round trips more
 
-#: By connection, the names that were prepared on it, and whether each was slow.
-_kept: WeakKeyDictionary[BaseDatabaseWrapper, dict[str, bool]] = WeakKeyDictionary()
+
+class _Plan(NamedTuple):
+    made_at: float
+    was_slow: bool
+
+
+#: By connection, the plans of what was prepared on it, by name.
+_kept: WeakKeyDictionary[BaseDatabaseWrapper, dict[str, _Plan]] = WeakKeyDictionary()
 
 
 def keep(connection: BaseDatabaseWrapper) -> None:
@@ -35,20 +43,22 @@ def keep(connection: BaseDatabaseWrapper) -> None:
 
 def execute(cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
     """Run a statement, prepared where its connection keeps statements and no transaction would be lost by an error."""
-    names = _kept.get(cursor.db)
-    if names is None or cursor.db.in_atomic_block:
+    plans = _kept.get(cursor.db)
+    if plans is None or cursor.db.in_atomic_block:
         cursor.execute(sql, params)
         return
     name = f"gnlqueue_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
     try:
-        if names.get(name):
+        plan = plans.get(name)
+        if plan is not None and plan.was_slow and time.monotonic() - plan.made_at >= PLAN_EVERY:
             cursor.execute(f"DEALLOCATE {name}")
-            del names[name]
-        if name not in names:
+            del plans[name]
+            plan = None
+        if plan is None:
             _prepare(cursor, name, sql)
         began = time.monotonic()
         cursor.execute(f"EXECUTE {name} ({', '.join(['%s'] * len(params))})", params)
-        names[name] = time.monotonic() - began > SLOW
+        plans[name] = _Plan(plan.made_at if plan else began, time.monotonic() - began > SLOW)
     except DatabaseError as error:
         if isinstance(error, OperationalError | InterfaceError) and code(error) != UNKNOWN_NAME:
             raise
