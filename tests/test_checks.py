@@ -560,3 +560,29 @@ def test_tables_that_would_be_of_another_engine(
     assert in_database(alias) == {}
     with entry(alias, OPTIONS={"init_command": "SET default_storage_engine=MyISAM"}):
         assert "would be myisam" in in_database(alias)["E008"].msg
+
+
+@on_mysql
+def test_a_table_of_another_character_set(alias: str, server_says: Callable[..., None]) -> None:
+    server_says(innodb_flush_log_at_trx_commit="1", log_bin="0")
+    table = "gnlqueue_queuestate"
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} CONVERT TO CHARACTER SET latin1")
+        try:
+            message = in_database(alias)["W017"]
+        finally:
+            cursor.execute(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4")
+    assert f"({table} is latin1)" in message.msg
+    assert message.hint == f"Run ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4;"
+    assert in_database(alias) == {}
+
+
+@on_mysql
+def test_tables_that_would_be_of_another_character_set(
+    alias: str, server_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql, "_of_tables", lambda *_: [])  # not migrated yet
+    server_says(innodb_flush_log_at_trx_commit="1", log_bin="0", character_set_database="utf8mb3")
+    message = in_database(alias)["W017"]
+    assert "(they would be utf8mb3)" in message.msg
+    assert "CHARACTER SET utf8mb4;" in message.hint

@@ -37,6 +37,7 @@ gnlqueue.W013 settings the admin's date filters are not installed
 gnlqueue.W014 settings `manage.py runworker` is another app's command
 gnlqueue.W015 settings a router forbids to create the queue's tables on its database
 gnlqueue.W016 --deploy `INLINE` is on
+gnlqueue.W017 database tables of the queue are, or would be, of another character set than utf8mb4
 ============= ======== =====================================================================================
 """
 
@@ -103,6 +104,7 @@ ASKED: dict[str, Sequence[Find]] = {
         any_database.too_old,
         mysql.strict_isolation_by_default,
         mysql.other_engine,
+        mysql.other_character_set,
         mysql.commits_get_lost,
         mysql.commits_get_lost_with_binlog,
     ),

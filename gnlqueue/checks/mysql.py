@@ -1,6 +1,8 @@
-"""Checks of MySQL and MariaDB: the storage engine, and settings that give up commits."""
+"""Checks of MySQL and MariaDB: the storage engine, the character set, and settings that give up commits."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.apps import apps
 from django.core.checks import Error, Warning
@@ -56,14 +58,40 @@ def other_engine(connection: BaseDatabaseWrapper) -> Found:
 
 def _engines(connection: BaseDatabaseWrapper) -> dict[str, str]:
     """Return the storage engines of those of the queue's tables that exist."""
+    return dict(_of_tables(connection, "table_name, engine", "tables"))
+
+
+def _of_tables(connection: BaseDatabaseWrapper, columns: str, view: str) -> list[tuple[str, Any]]:
+    """Return what a view of the information schema says of the queue's tables."""
     tables = [model._meta.db_table for model in apps.get_app_config("gnlqueue").get_models()]
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE()"
-            f" AND table_name IN ({', '.join(['%s'] * len(tables))})",
+            f"SELECT DISTINCT {columns} FROM information_schema.{view} WHERE table_schema = DATABASE()"
+            f" AND table_name IN ({', '.join(['%s'] * len(tables))}) ORDER BY 1",
             tables,
         )
-        return dict(cursor.fetchall())
+        return list(cursor.fetchall())
+
+
+def other_character_set(connection: BaseDatabaseWrapper) -> Found:
+    sets = [
+        (table, name) for table, name in _of_tables(connection, "table_name, character_set_name", "columns") if name
+    ]
+    # Before the first migration, what counts is what it would create.
+    if not sets and (default := setting_of(connection, "character_set_database")) != "utf8mb4":
+        what = f"they would be {default}"
+        do = f"ALTER DATABASE {connection.ops.quote_name(connection.settings_dict['NAME'])} CHARACTER SET utf8mb4;"
+    elif wrong := {table: name for table, name in sets if name != "utf8mb4"}:
+        what = ", ".join(f"{table} is {name}" for table, name in wrong.items())
+        do = " ".join(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4;" for table in wrong)
+    else:
+        return None
+    return Warning(
+        f"The queue's tables on {connection.alias!r} are not all utf8mb4 ({what}). They cannot store every character: "
+        "an error whose text has an emoji, say, is recorded without its text.",
+        hint=f"Run {do}",
+        id="gnlqueue.W017",
+    )
 
 
 def commits_get_lost(connection: BaseDatabaseWrapper) -> Found:
