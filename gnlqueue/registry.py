@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 from gnlqueue.conf import suggestion
 from gnlqueue.exceptions import DuplicateTask, InvalidTask, UnknownTask, dotted
@@ -47,7 +48,13 @@ class Call:
 
     def enqueue(self) -> Job:
         """Enqueue it; see `Task.enqueue`."""
-        job: Job = _enqueueing().enqueue_call(self)
+        try:
+            job: Job = _enqueueing().enqueue_call(self)
+        except SynchronousOnlyOperation:
+            raise SynchronousOnlyOperation(
+                f"{self.task.name} was enqueued from asynchronous code, which may not wait for the database: write "
+                "`await task.aenqueue(…)`, or `await sync_to_async(call.enqueue)()` for a bound call."
+            ) from None
         return job
 
 
@@ -300,7 +307,13 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
     Raises `TypeError` for anything but a bound call, `PayloadError` for arguments that JSON cannot carry,
     `IdempotencyConflict` when a key is another job's; under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
-    ids: list[int] = _enqueueing().enqueue_calls(calls)
+    try:
+        ids: list[int] = _enqueueing().enqueue_calls(calls)
+    except SynchronousOnlyOperation:
+        raise SynchronousOnlyOperation(
+            "enqueue_many() was called from asynchronous code, which may not wait for the database: write "
+            "`await sync_to_async(gnlqueue.enqueue_many)(calls)`."
+        ) from None
     return ids
 
 

@@ -15,8 +15,11 @@ Everything here works inside `TestCase`'s transaction, and with pytest. From an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
+
+from django.core.exceptions import SynchronousOnlyOperation
 
 from gnlqueue import payloads
 from gnlqueue.models import WAITING, Job
@@ -56,7 +59,8 @@ def run_jobs(
     worker = Worker(queues, database=database, concurrency=1, heartbeat=False)
     ran: dict[int, Job] = {}
     for _ in range(MOST_RUNS if limit is None else limit):
-        job = worker.run_once()
+        with _synchronous("run_jobs"):
+            job = worker.run_once()
         if job is None:
             return list(ran.values())
         ran.pop(job.pk, None)  # it comes again, as it is now
@@ -72,8 +76,25 @@ def enqueued(task: Task[..., Any] | DjangoTask | str | None = None, *, database:
 
     Each has `task_name`, `args` (a list), `kwargs`, and what else is stored of it. `task` may be its name.
     """
+    with _synchronous("enqueued"):
+        return _enqueued(None if task is None else _name(task), database)
+
+
+def _enqueued(task_name: str | None, database: str | None) -> list[Job]:
     jobs = Job.objects.using(alias_of(database)).filter(status__in=WAITING).order_by("pk")
-    return list(jobs if task is None else jobs.filter(task_name=_name(task)))
+    return list(jobs if task_name is None else jobs.filter(task_name=task_name))
+
+
+@contextmanager
+def _synchronous(name: str) -> Iterator[None]:
+    """Say how one of these functions is called in an asynchronous test."""
+    try:
+        yield
+    except SynchronousOnlyOperation:
+        raise SynchronousOnlyOperation(
+            f"{name}() was called in an asynchronous test, which may not wait for the database: write "
+            f"`await sync_to_async({name})()`, with its arguments in the last brackets."
+        ) from None
 
 
 def assert_enqueued(call: Call, *, count: int = 1, database: str | None = None) -> None:
@@ -85,8 +106,12 @@ def assert_enqueued(call: Call, *, count: int = 1, database: str | None = None) 
     Raises `AssertionError`, which lists what waits instead.
     """
     if not isinstance(call, Call):
-        raise TypeError(f"assert_enqueued() takes a bound call, made with task.bind(…), not {call!r}.")
-    jobs = enqueued(database=database or call.task.options.database)
+        raise TypeError(
+            f"assert_enqueued() takes a bound call, made with task.bind(…), not {call!r}. For one of Django's own "
+            "tasks look at what enqueued(task) returns."
+        )
+    with _synchronous("assert_enqueued"):
+        jobs = _enqueued(None, database or call.task.options.database)
     found = sum(_is_of(call, job) for job in jobs)
     if found == count:
         return

@@ -1,11 +1,14 @@
 """What projects' own tests use: under unittest and pytest, inside the transaction of a TestCase too."""
 
 import asyncio
+import re
 import unittest
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.test import TestCase
 
@@ -178,8 +181,28 @@ def test_nothing_waits(alias: str) -> None:
 
 
 def test_a_function_is_no_call() -> None:
-    with pytest.raises(TypeError, match=r"task.bind\(…\), not <function"):
+    with pytest.raises(TypeError, match=r"task.bind\(…\), not <function .*look at what enqueued\(task\) returns"):
         assert_enqueued(tasks.give.func)  # type: ignore[arg-type]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("call", "right_way"),
+    [
+        (run_jobs, "await sync_to_async(run_jobs)()"),
+        (enqueued, "await sync_to_async(enqueued)()"),
+        (lambda: assert_enqueued(tasks.give.bind(1)), "await sync_to_async(assert_enqueued)()"),
+        (lambda: tasks.give.enqueue(1), "await task.aenqueue(…)"),
+        (lambda: tasks.give.bind(1).enqueue(), "await sync_to_async(call.enqueue)()"),
+        (lambda: gnlqueue.enqueue_many([tasks.give.bind(1)]), "await sync_to_async(gnlqueue.enqueue_many)(calls)"),
+    ],
+)
+def test_asynchronous_code_is_told_the_right_way(alias: str, call: Callable[[], object], right_way: str) -> None:
+    async def test() -> None:
+        call()
+
+    with pytest.raises(SynchronousOnlyOperation, match=re.escape(f"`{right_way}`")):
+        asyncio.run(test())
 
 
 @on_sqlite
