@@ -71,7 +71,7 @@ class Settings:
             try:
                 object.__setattr__(self, name, seconds(length))
             except ValueError:
-                raise _wrong(name, length, "a number of seconds") from None
+                raise _wrong(name, length, "a timedelta or a number of seconds, at least 0 and finite") from None
         if self.LEASE_SECONDS < 1:
             raise _wrong("LEASE_SECONDS", self.LEASE_SECONDS, "at least 1 second: a lease must outlast its heartbeat")
         for name in ("STRICT_TRANSACTIONS", "INLINE"):

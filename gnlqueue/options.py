@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
+from django.conf import settings as django_settings
+
 from gnlqueue.backoff import Backoff, seconds
 from gnlqueue.conf import suggestion
 from gnlqueue.exceptions import InvalidTask
@@ -38,7 +40,7 @@ def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
     """
     classes = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-        raise ValueError(f"{name} is a tuple of exception classes, not {classes!r}.")
+        raise ValueError(f"{name} is a tuple of exception classes, not {value!r}.")
     return classes
 
 
@@ -96,6 +98,9 @@ class Options:
                 )
         elif after is not None and not isinstance(after, timedelta):
             raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
+        if self.database is not None and self.database not in django_settings.DATABASES:
+            hint = suggestion(str(self.database), django_settings.DATABASES)
+            raise InvalidTask(f"database is an alias of DATABASES, not {self.database!r}{hint}.")
         key = self.idempotency_key
         if key is not None and (
             not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or key != scrub(key, LONGEST_NAME)
@@ -129,6 +134,9 @@ class CallOptions(TaskOptions, total=False):
 TASK_OPTIONS = frozenset(TaskOptions.__annotations__)
 CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
+#: The hint for other queues' names of it.
+RUN_AFTER = ": use .using(run_after=…) where you enqueue, an aware datetime or a timedelta from now"
+
 
 def with_options(options: Options, given: Mapping[str, Any], allowed: frozenset[str]) -> Options:
     """Return a copy of the options with the `given` ones replaced; `allowed` are the names that may be given.
@@ -139,5 +147,6 @@ def with_options(options: Options, given: Mapping[str, Any], allowed: frozenset[
         if name in CALL_OPTIONS and name not in allowed:
             raise InvalidTask(f"{name} belongs to one call: use .using({name}=…) where you enqueue.")
         if name not in allowed:
-            raise InvalidTask(f"There is no option {name!r}{suggestion(name, allowed)}.")
+            hint = RUN_AFTER if name in ("countdown", "delay", "eta") else suggestion(name, allowed)
+            raise InvalidTask(f"There is no option {name!r}{hint}.")
     return replace(options, **given)

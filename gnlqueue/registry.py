@@ -207,7 +207,9 @@ def _check_function(function: Callable[..., Any], takes_context: bool) -> None:
     if not inspect.isfunction(function):
         raise InvalidTask(f"@task goes on a function, not on {function!r}.")
     where = dotted(function)
-    if "<locals>" in function.__qualname__ or "<lambda>" in function.__qualname__:
+    if function.__name__ == "<lambda>":
+        raise InvalidTask(f"{where} has no name by which a worker could find it: write a function with def.")
+    if "<locals>" in function.__qualname__:
         raise InvalidTask(f"{where} is defined inside another function, where no worker can find it: move it out.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(f"{where} is a generator: calling it would run nothing. Return a value instead of yielding.")

@@ -37,7 +37,7 @@ def test_what_is_set_is_in_force(settings: Any) -> None:
         ({"LEASE_SECONDS": 0.5}, "at least 1 second"),
         ({"LEASE_SECONDS": "60"}, "a number of seconds"),
         ({"LEASE_SECONDS": None}, "a number of seconds"),
-        ({"RETENTION_SECONDS": -1}, "a number of seconds"),
+        ({"RETENTION_SECONDS": -1}, "a timedelta or a number of seconds, at least 0"),
         ({"SHUTDOWN_TIMEOUT_SECONDS": float("inf")}, "a number of seconds"),
         ({"STRICT_TRANSACTIONS": "yes"}, "True or False"),
         ({"INLINE": 1}, "True or False"),

@@ -124,7 +124,7 @@ def local() -> Any:
     ("function", "options", "message"),
     [
         (local(), {}, "is defined inside another function, where no worker can find it"),
-        (lambda: None, {}, "is defined inside another function"),
+        (lambda: None, {}, "<lambda> has no name by which a worker could find it: write a function with def"),
         (generator, {}, "is a generator: calling it would run nothing"),
         (int, {}, "@task goes on a function, not on <class 'int'>"),
         (print, {}, "@task goes on a function"),
@@ -144,6 +144,8 @@ def local() -> Any:
         (add, {"timeout": -1}, "timeout must lie between"),
         (add, {"timeout": 0}, "timeout must be more than 0"),
         (add, {"retry_for": (1,)}, "retry_for is a tuple of exception classes"),
+        (add, {"retry_for": "OSError"}, "retry_for is a tuple of exception classes, not 'OSError'"),
+        (add, {"countdown": 5}, r"There is no option 'countdown': use .using\(run_after=…\)"),
         (add, {"give_up_on": [int]}, "give_up_on is a tuple of exception classes"),
         (add, {"queue_name": "Emails"}, "'Emails' is not a queue name"),
     ],
@@ -200,6 +202,11 @@ def test_options_never_mix_with_the_task_s_own_arguments() -> None:
     call = gnlqueue.task(takes_anything).bind(priority=5)
     assert call.kwargs == {"priority": 5}
     assert call.task.options.priority == 0
+
+
+def test_using_refuses_a_database_that_is_none() -> None:
+    with pytest.raises(InvalidTask, match=r"an alias of DATABASES, not 'defualt' \(did you mean \"default\"\?\)"):
+        gnlqueue.task(add).using(database="defualt")
 
 
 def test_using_makes_another_task_and_leaves_the_first() -> None:
