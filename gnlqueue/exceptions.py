@@ -129,12 +129,21 @@ class EnqueuedOutsideTransaction(UserWarning):
 class Retry(Exception):
     """Raise inside a task to run the job again later; the attempt counts, `max_attempts` holds.
 
-    `after` is the delay as a `timedelta` or a number of seconds; without it the task's backoff decides.
+    `after` is the delay as a `timedelta` or a number of seconds; a negative one is none, as a time that has passed
+    already makes it. Without it the task's backoff decides.
+
+    Raises `ValueError` for anything else, which is an ordinary failed attempt.
     """
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
+        from gnlqueue.backoff import seconds  # late: that one imports this module
+
         super().__init__(reason or "the task asked to be retried")
-        self.after = after
+        if isinstance(after, timedelta):
+            after = after.total_seconds()
+        if isinstance(after, int | float) and after < 0:
+            after = 0
+        self.after = None if after is None else seconds(after, "Retry(after=)")
 
 
 class GiveUp(Exception):

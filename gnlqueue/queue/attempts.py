@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from datetime import datetime
+from typing import NamedTuple
 
 from gnlqueue import backoff as backoffs
 from gnlqueue import payloads
@@ -41,16 +42,43 @@ def backoff_of(claimed: ClaimedJob) -> Backoff:
     return backoffs.DEFAULT if task is None else task.options.backoff or backoffs.DEFAULT
 
 
-def describe(reason: str | BaseException) -> str:
-    """Return one line for `last_error`: a text as it is, an exception as `ClassName: message`."""
-    if isinstance(reason, BaseException):
-        reason = "".join(traceback.format_exception_only(reason)).strip()
-    return payloads.scrub(reason, LONGEST_REASON)
+class Failure(NamedTuple):
+    """What is kept of a failed attempt: one line for `last_error`, the class of the exception, and its traceback."""
+
+    reason: str
+    exception_class: str = ""
+    error: str = ""
 
 
-def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, alias: str, now: datetime | None) -> None:
+def failure_of(reason: str | BaseException | Failure) -> Failure:
+    """Describe why an attempt failed: a text as it is, an exception as `ClassName: message` and by its traceback.
+
+    Never raises, whatever the exception does when it is asked for its text. That is its author's code, and may take its
+    time.
+    """
+    if isinstance(reason, Failure):
+        return reason
+    if isinstance(reason, str):
+        return Failure(payloads.scrub(reason, LONGEST_REASON), "", payloads.scrub(reason, LONGEST_ERROR))
+    try:
+        return Failure(
+            payloads.scrub("".join(traceback.format_exception_only(reason)).strip(), LONGEST_REASON),
+            dotted(type(reason))[:200],
+            payloads.scrub("".join(traceback.format_exception(reason)), LONGEST_ERROR),
+        )
+    except Exception:
+        return without_text(reason, "that cannot be shown")
+
+
+def without_text(error: BaseException | str, why: str) -> Failure:
+    """Return what is kept of a failure by an error with a text that must be left out: its class, and why."""
+    name = type(error).__name__ if isinstance(error, BaseException) else "An error"
+    text = payloads.scrub(f"{name}, with a text {why}", LONGEST_REASON)
+    return Failure(text, "", text)
+
+
+def record_attempt(job: Job | ClaimedJob, failure: Failure, *, alias: str, now: datetime | None) -> None:
     """Keep the row of an attempt that failed, as part of the transaction that ends it."""
-    exception_class, error = _kept(reason)
     attempt = JobAttempt(
         job_id=job.id,
         number=job.attempts,
@@ -58,21 +86,13 @@ def record_attempt(job: Job | ClaimedJob, reason: str | BaseException, *, alias:
         worker_id=job.worker_id or "",
         started_at=job.last_attempted_at or clock(now),
         ended_at=clock(now),
-        exception_class=exception_class,
-        error=error,
+        exception_class=failure.exception_class,
+        error=failure.error,
     )
     attempt.save(using=alias, force_insert=True)
 
 
-def is_recorded(claimed: ClaimedJob, reason: str | BaseException) -> bool:
-    """Tell whether the attempt is kept with this very reason: its holder has written it, and not whoever rescued it."""
+def is_recorded(claimed: ClaimedJob, failure: Failure) -> bool:
+    """Tell whether the attempt is kept with this very failure: its holder has written it, not whoever rescued it."""
     rows = JobAttempt.objects.using(claimed.database).filter(job_id=claimed.id, lease_token=claimed.lease_token)
-    return _kept(reason) in rows.values_list("exception_class", "error")
-
-
-def _kept(reason: str | BaseException) -> tuple[str, str]:
-    """Return what is kept of a reason: the class of an exception, and the text or the traceback."""
-    if isinstance(reason, str):
-        return "", payloads.scrub(reason, LONGEST_ERROR)
-    error = "".join(traceback.format_exception(reason))
-    return dotted(type(reason))[:200], payloads.scrub(error, LONGEST_ERROR)
+    return (failure.exception_class, failure.error) in rows.values_list("exception_class", "error")

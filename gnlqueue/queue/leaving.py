@@ -15,7 +15,7 @@ from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 from gnlqueue import signals
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
-from gnlqueue.queue.attempts import is_recorded, record_attempt
+from gnlqueue.queue.attempts import Failure, is_recorded, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
 from gnlqueue.queue.transactions import retried
 
@@ -58,7 +58,7 @@ def leave(
     claimed: ClaimedJob,
     changes: dict[str, Any],
     *,
-    record: str | BaseException | None = None,
+    record: Failure | None = None,
     for_good: bool = False,
     now: datetime | None = None,
 ) -> None:

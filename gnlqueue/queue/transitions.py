@@ -41,8 +41,9 @@ from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import (
     LONGEST_REASON,
+    Failure,
     backoff_of,
-    describe,
+    failure_of,
     max_attempts,
     max_attempts_if_known,
     record_attempt,
@@ -124,7 +125,7 @@ def _unrecorded(done: Iterable[tuple[ClaimedJob, Any]], alias: str) -> list[Clai
 
 def fail(
     claimed: ClaimedJob,
-    reason: str | BaseException,
+    reason: str | BaseException | Failure,
     *,
     backoff: Backoff | None = None,
     after: timedelta | float | None = None,
@@ -139,7 +140,7 @@ def fail(
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held, `ValueError` for a delay out of range.
     """
-    alias = database_of(claimed)
+    alias, failure = database_of(claimed), failure_of(reason)
     dead = final or claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
     if after is not None:
         delay = timedelta(seconds=seconds(after, "after"))
@@ -150,11 +151,11 @@ def fail(
         **unless_cancelled(status, now),
         "crashes": 0,
         "unknown_since": None,
-        "last_error": describe(reason),
+        "last_error": failure.reason,
         **NO_LEASE,
     }
     changes |= {"finished_at": clock(now)} if dead else {"run_at": clock(now, offset=delay)}
-    leave(claimed, changes, record=reason, for_good=dead, now=now)
+    leave(claimed, changes, record=failure, for_good=dead, now=now)
     return jobs(alias).get(pk=claimed.id)
 
 
@@ -284,7 +285,7 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
         changes |= {"status": JobStatus.DEAD, "finished_at": clock(now)}
     else:
         changes |= {**unless_cancelled(JobStatus.SCHEDULED, now), "run_at": clock(now, offset=delay)}
-    leave(claimed, changes, record=error if dead else None, for_good=dead, now=now)
+    leave(claimed, changes, record=failure_of(error) if dead else None, for_good=dead, now=now)
     return dead
 
 
@@ -321,7 +322,7 @@ def end_attempt(
     if not written:
         return None
     status = JobStatus(changes["status"])
-    record_attempt(job, error, alias=alias, now=now)
+    record_attempt(job, failure_of(error), alias=alias, now=now)
     if status in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
         doubt_open_steps(job, now)
     send_ending(job, status, alias)

@@ -33,7 +33,7 @@ from gnlqueue.exceptions import (
     dotted,
 )
 from gnlqueue.queue import ClaimedJob
-from gnlqueue.queue.attempts import max_attempts
+from gnlqueue.queue.attempts import Failure, failure_of, max_attempts
 from gnlqueue.registry import Task, get_task
 from gnlqueue.worker.timeouts import Timeouts
 
@@ -55,7 +55,8 @@ class Ending(Enum):
 class Outcome(NamedTuple):
     """What came of an attempt, to be written under the guard; at once, where it has steps.
 
-    `seconds` is how long it ran.
+    `seconds` is how long it ran. `failure` is what is to be kept of an error; to describe one is code of the task's
+    author, and may take its time: so that is done where the task runs.
     """
 
     claimed: ClaimedJob
@@ -63,6 +64,7 @@ class Outcome(NamedTuple):
     seconds: float = 0.0
     result: Any = None
     error: BaseException | str | None = None
+    failure: Failure | None = None
     after: timedelta | float | None = None
     final: bool = False
     has_steps: bool = False
@@ -205,11 +207,11 @@ def _raised(context: JobContext, task: Task[..., Any], error: BaseException, beg
     if isinstance(error, JobTimedOut) and not str(error):
         error = JobTimedOut(f"It ran longer than {timeout_of(claimed, task):g} s.").with_traceback(error.__traceback__)
     if isinstance(error, Retry):
-        return outcome(Ending.FAILED, error=error, after=error.after)
+        return outcome(Ending.FAILED, error=error, failure=failure_of(error), after=error.after)
     final = isinstance(error, GiveUp | JobGivenUp)
     if not isinstance(error, JobInterrupt):
         final = final or _is_final(claimed, task, error)
-    return outcome(Ending.FAILED, error=error, final=final)
+    return outcome(Ending.FAILED, error=error, failure=failure_of(error), final=final)
 
 
 def _is_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> bool:

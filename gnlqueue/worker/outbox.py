@@ -1,7 +1,7 @@
 """What a worker's loop has still to tell the database: outcomes to write, jobs to give back. `inbox` is its other end.
 
 All of it stays here until the database has taken it: what could not be written while it was away is offered again. If
-it goes on refusing outcomes, it is offered them without their results.
+it goes on refusing outcomes, it is offered them without their results and the texts of errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gnlqueue.worker.prefetch import Prefetch
 
 logger = logging.getLogger("gnlqueue.worker")
 
-MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without their results (one may break the connection)
+MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without such values (one may break the connection)
 
 
 class Outbox:
@@ -41,9 +41,10 @@ class Outbox:
             return
         if self._refusals >= MOST_REFUSALS:
             logger.error(
-                "The database refuses to store what came of %d jobs; trying without results.", len(self._unwritten)
+                "The database refuses to store what came of %d jobs; trying without results and texts of errors.",
+                len(self._unwritten),
             )
-            self._unwritten = [outcome._replace(result=None) for outcome in self._unwritten]
+            self._unwritten = [outcomes.without_values(outcome) for outcome in self._unwritten]
         written: list[Outcome] = []
         self._refusals += 1
         try:

@@ -1,28 +1,29 @@
 """Writing what came of jobs, in groups: the commit is what costs.
 
 A group is written as one; if the database refuses one of its values, each outcome is written by itself, and one that
-is refused even so is recorded without its result. Only a broken connection is raised to the caller, who keeps the
-outcomes and offers them again.
+is refused even so is recorded without its result. Whatever else goes wrong with one is a failure of that job. Only a
+broken connection is raised to the caller, who keeps the outcomes and offers them again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
 from django.db import DatabaseError
 
-from gnlqueue import metrics, signals
+from gnlqueue import dialects, metrics, signals
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.durable.context import with_open_step
-from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost, PayloadError
+from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
-from gnlqueue.queue.attempts import max_attempts
+from gnlqueue.queue.attempts import failure_of, max_attempts, without_text
 from gnlqueue.worker.console import length, together
 from gnlqueue.worker.executor import Ending, Outcome
 
@@ -75,9 +76,9 @@ def _blocked(outcome: Outcome) -> Outcome:
 def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None:
     try:
         lost = transitions.complete_many([(outcome.claimed, outcome.result) for outcome in done])
-    except ConnectionProblem:
-        raise
-    except (DatabaseError, PayloadError) as error:  # the latter of a result that has changed since its task returned
+    except Exception as error:  # also what encoding raises: a result may have changed since its task returned
+        if _is_outage(error, done[0].claimed):
+            raise
         if len(done) > 1:
             for outcome in done:
                 _write_done([outcome], written)
@@ -98,6 +99,18 @@ def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None
                 metrics.finished.note(outcome.claimed, outcome.seconds, succeeded=True)
                 _finished(outcome.claimed, JobStatus.DONE)
             written(outcome)
+
+
+def _is_outage(error: Exception, claimed: ClaimedJob) -> bool:
+    """Tell whether the connection is broken; mysqlclient has the same class for a value that the database refuses."""
+    return isinstance(error, ConnectionProblem) and not dialects.of(claimed.database).refuses_value(error)
+
+
+def without_values(outcome: Outcome) -> Outcome:
+    """Return an outcome without what a database may refuse: its result, and the text of its error."""
+    if outcome.error is None:
+        return outcome._replace(result=None)
+    return outcome._replace(result=None, failure=without_text(outcome.error, "that the database refused"))
 
 
 def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
@@ -121,17 +134,25 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
             _report_lost(outcome, str(outcome.error))
     except (LeaseLost, JobNotFound) as error:
         _report_lost(outcome, str(error))
+    except Exception as error:
+        if _is_outage(error, claimed):
+            raise
+        # It would meet every worker that runs the job, and cost the neighbours in this one their attempts.
+        logger.exception("job %d (%s): what came of it could not be recorded", claimed.id, claimed.task_name)
+        text = f"What came of it could not be recorded: {failure_of(error).reason}"
+        with suppress(LeaseLost, JobNotFound):  # recorded, and what raised came after that
+            _write_failed(Outcome(claimed, Ending.FAILED, outcome.seconds, error=text), on_error)
 
 
 def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     claimed, error = outcome.claimed, outcome.error or "failed"
     try:
-        job = transitions.fail(claimed, error, after=outcome.after, final=outcome.final)
-    except ConnectionProblem:
-        raise
+        job = transitions.fail(claimed, outcome.failure or error, after=outcome.after, final=outcome.final)
     except DatabaseError as refused:  # a failure must be recordable, whatever is in its text
+        if _is_outage(refused, claimed):
+            raise
         logger.warning("job %s failed, but the database refused the error's text: %s", claimed.id, refused)
-        plain = f"{type(error).__name__}, with a text that the database refused"
+        plain = without_text(error, "that the database refused")
         job = transitions.fail(claimed, plain, after=outcome.after, final=outcome.final)
     metrics.finished.note(claimed, outcome.seconds, succeeded=False)
     number = f"attempt {claimed.attempts} of {max_attempts(claimed.task_name, claimed.max_attempts)}"
@@ -193,6 +214,7 @@ def _report(outcome: Outcome, level: int, word: str, rest: str, like: logging.Lo
     record.__dict__.update(
         msg=f"{word:<9}  {claimed.task_name}  job {claimed.id}  {took}",
         exc_info=(type(error), error, error.__traceback__) if error is not None and error.__traceback__ else None,
+        exc_text=outcome.failure.error.rstrip() if error is not None and outcome.failure is not None else None,
         job_id=claimed.id,
         task_name=claimed.task_name,
         queue_name=claimed.queue_name,

@@ -19,6 +19,7 @@ from asgiref.sync import sync_to_async
 
 from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.attempts import failure_of
 from gnlqueue.registry import Task
 from gnlqueue.worker import executor
 from gnlqueue.worker.connections import close_connections, tidy_connections, watch_connections
@@ -146,6 +147,7 @@ class Pool:
             self._table.advance(job.claimed, Stage.ENDED)
             tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._report(outcome)
+            del outcome, job  # what they hold may be large, and the next one may be long in coming
             job = self._next(ended=1)
         close_connections()
 
@@ -209,4 +211,4 @@ class Pool:
 def _failed_before_its_task(claimed: ClaimedJob, error: BaseException) -> Outcome:
     """Return the outcome for an error that is not the task's but ours: the job must not be held for ever."""
     logger.error("job %s (%s) could not be run", claimed.id, claimed.task_name, exc_info=error)
-    return Outcome(claimed, Ending.FAILED, error=error)
+    return Outcome(claimed, Ending.FAILED, error=error, failure=failure_of(error))

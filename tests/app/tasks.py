@@ -234,6 +234,12 @@ def raise_unsendable() -> None:
     raise RuntimeError(UNSENDABLE)
 
 
+@gnlqueue.task(max_attempts=1)
+def raise_it() -> None:
+    """Raise what the test says."""
+    raise UNSENDABLE
+
+
 @gnlqueue.task(takes_context=True)
 def check_in_loop(context: JobContext, swallow: bool = False) -> str:
     """Ask again and again whether to go on; with `swallow` take no notice of the answer."""

@@ -1,10 +1,13 @@
 """What becomes of a job by what its task returns or raises; in an embedded worker, on every database."""
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import DataError
+from django.db import DataError, OperationalError, connections
 
 import gnlqueue
 from gnlqueue import queue, signals
@@ -20,6 +23,13 @@ from tests.app.events import open_gate, told
 from tests.app.models import Note
 from tests.durable import tasks as durable
 from tests.worker.conftest import drain, on_sqlite, row, until_status, until_told
+
+
+def refusal(alias: str) -> Exception:
+    """What a driver raises for a value that the database refuses; on MySQL that of mysqlclient."""
+    if connections[alias].vendor == "mysql":
+        return OperationalError(1366, "Incorrect string value, no such character")
+    return DataError("no such character")
 
 
 def run(task: Any, *args: Any, **options: Any) -> Job:
@@ -95,7 +105,7 @@ def test_result_that_the_database_refuses_leaves_the_job_done(
 
     def refuse(done: Any, **options: Any) -> Any:
         if any(result == "refused" for _, result in done):
-            raise DataError("no such character")
+            raise refusal(alias)
         return complete_many(done, **options)
 
     monkeypatch.setattr(transitions, "complete_many", refuse)
@@ -105,7 +115,8 @@ def test_result_that_the_database_refuses_leaves_the_job_done(
 
     jobs = Job.objects.using(alias).in_bulk(ids)
     assert [(jobs[id].status, jobs[id].result) for id in ids] == [("done", "one"), ("done", None), ("done", "three")]
-    assert "its result was refused: no such character" in caplog.text
+    assert "its result was refused: " in caplog.text
+    assert "no such character" in caplog.text
 
 
 def test_failure_is_retried_until_the_attempts_are_used_up(alias: str) -> None:
@@ -144,8 +155,8 @@ def test_failure_whose_text_the_database_refuses_is_recorded_without_it(
     fail = transitions.fail
 
     def refuse(claimed: Any, reason: Any, **options: Any) -> Any:
-        if isinstance(reason, RuntimeError):
-            raise DataError("no such character")
+        if reason.exception_class:
+            raise refusal(alias)
         return fail(claimed, reason, **options)
 
     monkeypatch.setattr(transitions, "fail", refuse)
@@ -154,6 +165,87 @@ def test_failure_whose_text_the_database_refuses_is_recorded_without_it(
 
     assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
     assert job.last_error == "RuntimeError, with a text that the database refused"
+
+
+def test_values_are_left_out_when_the_database_goes_on_refusing(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever error it makes of that: a broken connection would be offered the same again, for ever."""
+    fail, complete_many = transitions.fail, transitions.complete_many
+
+    def refuse(claimed: Any, reason: Any, **options: Any) -> Any:
+        if reason.exception_class:
+            raise OperationalError("lost connection")
+        return fail(claimed, reason, **options)
+
+    def refuse_result(done: Any, **options: Any) -> Any:
+        if any(result is not None for _, result in done):
+            raise OperationalError("lost connection")
+        return complete_many(done, **options)
+
+    monkeypatch.setattr(transitions, "fail", refuse)
+    monkeypatch.setattr(transitions, "complete_many", refuse_result)
+    monkeypatch.setattr("gnlqueue.worker.outbox.MOST_REFUSALS", 2)
+    good, bad = tasks.give.enqueue("a result"), tasks.fail.using(max_attempts=1).enqueue()
+
+    drain(lease=1)
+
+    assert (row(good).status, row(good).result) == (JobStatus.DONE, None)
+    assert (row(bad).status, row(bad).last_error) == (
+        JobStatus.DEAD,
+        "RuntimeError, with a text that the database refused",
+    )
+
+
+def strange_syntax_error() -> SyntaxError:
+    """An error at which `traceback` itself stumbles."""
+    error = SyntaxError("of a template")
+    error.lineno, error.text = 1, 5  # type: ignore[assignment]
+    return error
+
+
+def retry_with_nonsense() -> gnlqueue.Retry:
+    """A `Retry` that was changed after it was made."""
+    error = gnlqueue.Retry("later")
+    error.after = float("nan")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (strange_syntax_error, "SyntaxError, with a text that cannot be shown"),
+        (retry_with_nonsense, "What came of it could not be recorded: ValueError: after must lie between 0 seconds"),
+    ],
+)
+@on_sqlite
+def test_no_error_is_too_strange_to_be_recorded(
+    alias: str, monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], expected: str
+) -> None:
+    monkeypatch.setattr(tasks, "UNSENDABLE", make())
+    strange, other = tasks.raise_it.enqueue(), tasks.nothing.enqueue()
+
+    drain()
+
+    assert row(strange).status == JobStatus.DEAD
+    assert row(strange).last_error.startswith(expected)
+    assert row(other).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_error_is_described_in_the_thread_of_its_task(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text is made by code of the task's author, and that may take as long as it likes."""
+    asked_in: set[str] = set()
+
+    class Slow(Exception):
+        def __str__(self) -> str:
+            asked_in.add(threading.current_thread().name)
+            return "after a while"
+
+    monkeypatch.setattr(tasks, "UNSENDABLE", Slow())
+
+    job = run(tasks.raise_it)
+
+    assert job.last_error.endswith("Slow: after a while")
+    assert asked_in == {"gnlqueue-1"}
 
 
 @pytest.mark.parametrize(
@@ -194,6 +286,17 @@ def test_error_of_the_package_itself_fails_the_job(
 
     assert (job.status, job.last_error) == (JobStatus.DEAD, "ZeroDivisionError: our own mistake")
     assert "could not be run" in caplog.text
+
+
+@pytest.mark.parametrize("after", [-1, -0.5, timedelta(seconds=-1), timedelta(days=-1000)], ids=str)
+def test_retry_after_a_time_that_has_passed_is_at_once(after: Any) -> None:
+    assert gnlqueue.Retry("now", after=after).after == 0
+
+
+@pytest.mark.parametrize("after", [float("nan"), float("inf"), 10**12, "5", Decimal(5), True], ids=str)
+def test_retry_refuses_what_is_no_delay(after: Any) -> None:
+    with pytest.raises(ValueError, match=r"^Retry\(after=\)"):
+        gnlqueue.Retry("later", after=after)
 
 
 def test_retry_and_give_up(alias: str) -> None:

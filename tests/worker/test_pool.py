@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from gnlqueue.worker.executor import Ending, Outcome, Terms
 from gnlqueue.worker.pool import Pool
 from gnlqueue.worker.table import LeaseTable, Stage
 from gnlqueue.worker.timeouts import Timeouts
+from tests.worker.processes import until
 
 NOW = datetime.now(UTC)
 PATIENCE = 20.0
@@ -220,6 +222,28 @@ def test_a_blocked_event_loop_does_not_keep_the_threads_from_their_jobs(place: C
     here.until(17)
     go_on.set()
     here.until(20)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_idle_pool_keeps_no_outcome_alive(place: Callable[[int], Place], kind: str) -> None:
+    here, results = place(1), list[weakref.ref[Any]]()
+
+    class Large(dict[str, int]):
+        pass
+
+    def give(_: int) -> Any:
+        large = Large()
+        results.append(weakref.ref(large))
+        return large
+
+    async def agive(_: int) -> Any:
+        return give(_)
+
+    here.put(range(1), give if kind == "def" else agive)
+    here.until(1)
+    here.outcomes.clear()
+
+    until(lambda: results[0]() is None, "the end of its result")
 
 
 def test_after_the_end_nothing_begins(place: Callable[[int], Place]) -> None:
