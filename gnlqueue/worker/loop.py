@@ -133,6 +133,7 @@ class Worker:
         self._woken = False
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
+        self._ask_again_at = 0.0
 
     # --- one job -----------------------------------------------------------------------------------------------------
 
@@ -214,8 +215,9 @@ class Worker:
                     ) from error
                 self._maintenance.note_outage()
                 self._pool.note_outage()
-                if self._stop_by is not None:
-                    self._outbox.give_back_later(self._pool.take_back())  # nothing more is to begin
+                # What waits may be somebody else's by the time its turn comes; while stopping, nothing is to begin.
+                patience = PATIENCE if self._stop_by is None else 0.0
+                self._outbox.give_back_later(self._take_back_unbegun(patience))
                 self._end_overdue()
                 self._wait(outage.pause(error))
 
@@ -224,7 +226,7 @@ class Worker:
         self._outbox.write()
         self._end_overdue()
         if self._stop_by is not None:
-            self._give_back_unbegun()
+            self._outbox.give_back(self._take_back_unbegun())
             return 0.0 if self._finished() else self._stop_by - time.monotonic()
         self._start_suspect()
         late = self._pool.take_back(PATIENCE)
@@ -301,14 +303,12 @@ class Worker:
         """Wait for news, and gather the outcomes that come in together."""
         ends = time.monotonic() + delay
         while True:
+            self._stop_if_unwanted()
             left = self._timeouts.seconds_left()
             nap = min(ends - time.monotonic(), LONGEST_NAP if left is None else min(left, LONGEST_NAP))
             if self._inbox.wait(nap):
                 break
-            if not self._still_wanted() and self._stop_by is None:
-                logger.warning("stopping   the supervisor is gone")
-                self.stop()
-            elif time.monotonic() >= ends or nap == left:  # the latter: somebody is to be interrupted
+            if time.monotonic() >= ends or nap == left:  # the latter: somebody is to be interrupted
                 break
         # A lone outcome is written at once. One of many waits for others, but not so long that the threads have nothing
         # left to run while these are written and the next are claimed.
@@ -318,6 +318,16 @@ class Worker:
         if self._woken:
             self._woken = False
             self._pace.wake()
+
+    def _stop_if_unwanted(self) -> None:
+        """Ask once a second, however busy the worker is, whether the supervisor still lives."""
+        now = time.monotonic()
+        if self._stop_by is not None or now < self._ask_again_at:
+            return
+        self._ask_again_at = now + LONGEST_NAP
+        if not self._still_wanted():
+            logger.warning("stopping   the supervisor is gone")
+            self.stop()
 
     def _pause(self, room: int) -> float:
         """Return how long to wait when nothing was claimed."""
@@ -341,13 +351,13 @@ class Worker:
             return False
         return len(self._holdings) == len(self._holdings.overdue) or time.monotonic() >= self._stop_by
 
-    def _give_back_unbegun(self) -> None:
-        """Give back what waits for a free slot."""
-        waiting = self._pool.take_back()
+    def _take_back_unbegun(self, older_than: float = 0.0) -> list[ClaimedJob]:
+        """Return what has waited for `older_than` seconds, and a suspect in any case; none of it will begin."""
+        waiting = self._pool.take_back(older_than)
         if self._suspect is not None:
             waiting.append(self._suspect[0])
             self._suspect = None
-        self._outbox.give_back(waiting)
+        return waiting
 
     def _end_overdue(self) -> None:
         """Stop attempts that are over their time; for one that cannot be stopped, end this process."""

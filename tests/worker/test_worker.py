@@ -17,7 +17,9 @@ from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker import outcomes, wakeup
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.maintenance import Maintenance
+from gnlqueue.worker.outbox import Outbox
 from gnlqueue.worker.pace import Pace
+from gnlqueue.worker.table import Stage
 from tests.app import tasks
 from tests.app.events import open_gate, told
 from tests.worker.conftest import count, drain, on_sqlite, row, until_all, until_status, until_told
@@ -203,6 +205,59 @@ def test_last_attempt_is_never_prefetched(alias: str, in_thread: InThread, monke
 
     until_all(JobStatus.DONE)
     assert set(others.values_list("attempts", flat=True)) == {1}
+
+
+@on_sqlite
+def test_what_waits_does_not_begin_during_an_outage(
+    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have gone to somebody else long before there is a place for it."""
+    workers: list[Worker] = []
+    write, away = Outbox.write, threading.Event()
+
+    def write_unless_away(self: Outbox) -> None:
+        if away.is_set():
+            raise OperationalError("server closed the connection unexpectedly")
+        write(self)
+
+    monkeypatch.setattr(Outbox, "write", write_unless_away)
+    monkeypatch.setattr("gnlqueue.worker.loop.PATIENCE", 60)
+    others = behind_a_long_job(
+        lambda worker: (workers.append(worker), in_thread(worker)), (tasks.tell.bind() for _ in range(20))
+    )
+    (worker,) = workers
+    until(lambda: any(held.stage is Stage.HELD for held in worker._table), "jobs that wait")
+
+    away.set()
+    monkeypatch.setattr("gnlqueue.worker.loop.PATIENCE", 0)
+    worker._inbox.ring()
+    until(lambda: not any(worker._pool._waiting.values()), "that nothing waits for a place")
+    open_gate("go")
+    until_told("ended")
+    assert [each["what"] for each in told()] == ["began", "ended"]
+    monkeypatch.setattr("gnlqueue.worker.loop.PATIENCE", 60)
+    away.clear()
+
+    until_all(JobStatus.DONE)
+    assert set(others.values_list("attempts", flat=True)) == {1}
+
+
+@on_sqlite
+def test_busy_worker_notices_that_its_supervisor_is_gone(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker()
+    turn, turns = worker._turn, 0
+
+    def turn_with_news() -> float:
+        nonlocal turns
+        turns += 1
+        assert turns < 100, "it goes on"
+        delay = turn()
+        worker._inbox.ring()  # as an outcome would
+        return delay
+
+    monkeypatch.setattr(worker, "_turn", turn_with_news)
+
+    worker.run(still_wanted=lambda: False)
 
 
 def test_draining_worker_goes_on_until_a_claim_finds_nothing(alias: str) -> None:
