@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any
 
 from gnlqueue.durable import lineage
@@ -29,6 +30,7 @@ class EventLoop:
         self._loop.set_task_factory(lineage.begin)
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
         self._begins = False  # whether `_begin` runs soon, or just now
+        self._context = Context()  # each job begins in a copy of it: where `call` is made may be inside another job
         self._thread = threading.Thread(target=self._run, name="gnlqueue-asyncio", daemon=True)
         self._thread.start()
 
@@ -38,9 +40,9 @@ class EventLoop:
             return
         self._begins = True
         if threading.get_ident() == self._thread.ident:
-            self._loop.call_soon(self._begin)
+            self._loop.call_soon(self._begin, context=self._context)
         else:
-            self._loop.call_soon_threadsafe(self._begin)
+            self._loop.call_soon_threadsafe(self._begin, context=self._context)
 
     def stop(self) -> None:
         """End the thread; from any thread."""
@@ -59,7 +61,7 @@ class EventLoop:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         self._begins = True
-        self._loop.call_soon(self._begin)
+        self._loop.call_soon(self._begin, context=self._context)
 
     def _run(self) -> None:
         """Run until stopped; what an asyncio task of a handler raises must not end it for all others."""

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -140,7 +141,8 @@ class Pool:
                 close_connections()
             self._table.advance(job.claimed, Stage.BEGUN)
             try:
-                outcome = executor.run_sync(job.claimed, job.task, self._terms)
+                # In a context of its own: the next job finds no language, time zone or other variable of this one.
+                outcome = copy_context().run(executor.run_sync, job.claimed, job.task, self._terms)
             except BaseException as error:
                 outcome = _failed_before_its_task(job.claimed, error)
             self._end_copy(outcome)

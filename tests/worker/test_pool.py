@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -222,6 +223,27 @@ def test_a_blocked_event_loop_does_not_keep_the_threads_from_their_jobs(place: C
     here.until(17)
     go_on.set()
     here.until(20)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_each_job_has_a_context_of_its_own(place: Callable[[int], Place], kind: str) -> None:
+    here, found = place(1), list[int | None]()
+    variable: ContextVar[int | None] = ContextVar("variable", default=None)
+
+    def leave_behind(id: int) -> None:
+        found.append(variable.get())
+        variable.set(id)
+
+    async def aleave_behind(id: int) -> None:
+        leave_behind(id)
+        await asyncio.sleep(0)
+        assert variable.get() == id
+
+    here.put(range(5), leave_behind if kind == "def" else aleave_behind)
+    here.until(5)
+
+    assert found == [None] * 5
+    assert {outcome.ending for outcome in here.outcomes} == {Ending.DONE}
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
