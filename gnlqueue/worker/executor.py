@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ from gnlqueue.conf import settings
 from gnlqueue.durable.context import JobContext, current, with_open_step
 from gnlqueue.exceptions import (
     GiveUp,
+    InvalidTask,
     JobBlocked,
     JobCancelled,
     JobGivenUp,
@@ -182,6 +184,13 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
         return _raised(context, task, context.interrupt, began)
     claimed = context.claimed
     if result is not None:
+        if (what := _not_run(result)) is not None:
+            error = InvalidTask(
+                f"{task.module_path} returned {what}, which nobody runs: nothing of it was done. Is it wrapped by a "
+                "decorator that is made for other functions? Let the decorator await or exhaust what it wraps, or "
+                "return the value itself."
+            )
+            return _raised(context, task, error, began)
         try:
             payloads.encode(result, "result", limit=settings().MAX_PAYLOAD_BYTES)
         except Exception as error:  # a PayloadError, or what an object of the task's own raised
@@ -191,6 +200,22 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
             )
             result = None
     return Outcome(claimed, Ending.DONE, time.monotonic() - began, result=result, has_steps=context.has_steps)
+
+
+def _not_run(result: Any) -> str | None:
+    """Say what a task returned, where that is code still to be run; `None` where it is a value.
+
+    Whether a function gives that shows only when it is called: what hides it, a decorator around an `async def` for
+    example, may just as well run it.
+    """
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return "a generator"
+    if not inspect.isawaitable(result):
+        return None
+    if inspect.iscoroutine(result):
+        result.close()  # or Python warns that nobody has awaited it
+        return "a coroutine"
+    return "an awaitable"
 
 
 def _raised(context: JobContext, task: Task[..., Any], error: BaseException, began: float) -> Outcome:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import functools
 import inspect
 import multiprocessing
 import os
@@ -11,7 +12,9 @@ import threading
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections
+from django.utils import timezone, translation
 
 import gnlqueue
 from gnlqueue import JobContext
@@ -238,6 +241,82 @@ def raise_unsendable() -> None:
 def raise_it() -> None:
     """Raise what the test says."""
     raise UNSENDABLE
+
+
+def hide(function: Any) -> Any:
+    """A decorator that hides what it decorates."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+@gnlqueue.task(max_attempts=1)
+@hide
+async def hidden_async_def() -> None:
+    """An `async def` that cannot be seen."""
+    events.tell("ran")
+
+
+@gnlqueue.task(max_attempts=1)
+@hide
+def hidden_generator() -> Any:
+    """A generator that cannot be seen."""
+    yield events.tell("ran")
+
+
+@gnlqueue.task(max_attempts=1)
+@hide
+async def hidden_async_generator() -> Any:
+    """An asynchronous generator that cannot be seen."""
+    yield events.tell("ran")
+
+
+@gnlqueue.task(max_attempts=1)
+async def aforget_to_await() -> Any:
+    """Return what it should have awaited."""
+    return asyncio.sleep(0)
+
+
+@gnlqueue.task
+def speak(language: str) -> str:
+    """Set the language and a time zone; return the language from before."""
+    before = translation.get_language()
+    translation.activate(language)
+    timezone.activate("Asia/Tokyo")
+    return before
+
+
+@gnlqueue.task
+async def aspeak(language: str) -> str:
+    """Do that on the event loop, where others come in between."""
+    before = translation.get_language()
+    translation.activate(language)
+    await asyncio.sleep(0)
+    assert translation.get_language() == language
+    return before
+
+
+@gnlqueue.task(takes_context=True)
+def ask_connection(context: JobContext) -> int:
+    """Say which database connection this is."""
+    connection = connections[context.claimed.database]
+    connection.ensure_connection()
+    return id(connection.connection)
+
+
+@gnlqueue.task(takes_context=True)
+async def aask_connection(context: JobContext) -> int:
+    """Say it of the connection behind sync_to_async."""
+
+    def ask() -> int:
+        connection = connections[context.claimed.database]
+        connection.ensure_connection()
+        return id(connection.connection)
+
+    return await sync_to_async(ask)()
 
 
 @gnlqueue.task(takes_context=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import DataError, OperationalError, connections
+from django.utils import translation
 
 import gnlqueue
 from gnlqueue import queue, signals
@@ -286,6 +287,51 @@ def test_error_of_the_package_itself_fails_the_job(
 
     assert (job.status, job.last_error) == (JobStatus.DEAD, "ZeroDivisionError: our own mistake")
     assert "could not be run" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("task", "what"),
+    [
+        (tasks.hidden_async_def, "a coroutine"),
+        (tasks.hidden_generator, "a generator"),
+        (tasks.hidden_async_generator, "a generator"),
+        (tasks.aforget_to_await, "a coroutine"),
+    ],
+    ids=lambda value: getattr(value, "name", "").rpartition(".")[2],
+)
+@on_sqlite
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of a coroutine that nobody has awaited
+def test_task_that_returns_what_was_not_run_has_failed(alias: str, task: gnlqueue.Task, what: str) -> None:
+    job = run(task)
+
+    assert job.status == JobStatus.DEAD
+    assert f"{task.name} returned {what}, which nobody runs: nothing of it was done" in job.last_error
+    assert told() == []
+
+
+@pytest.mark.parametrize("task", [tasks.speak, tasks.aspeak], ids=["def", "async def"])
+@on_sqlite
+def test_context_of_one_job_is_not_that_of_the_next(alias: str, task: gnlqueue.Task) -> None:
+    ids = gnlqueue.enqueue_many(task.bind(language) for language in ["de", "fr", "it"])
+    alone = task.using(queue_name="elsewhere").enqueue("es")
+
+    drain(concurrency=1, queues=["default"])
+    Worker(["elsewhere"]).run_once()
+
+    jobs = Job.objects.using(alias).in_bulk([*ids, alone.pk])
+    assert {job.result for job in jobs.values()} == {"en-us"}
+    assert translation.get_language() == "en-us"
+
+
+@pytest.mark.parametrize("task", [tasks.ask_connection, tasks.aask_connection], ids=["def", "async def"])
+@on_sqlite
+def test_connection_of_one_job_is_that_of_the_next(alias: str, task: gnlqueue.Task) -> None:
+    """It is the thread's, whatever context a job runs in."""
+    ids = gnlqueue.enqueue_many(task.bind() for _ in range(3))
+
+    drain(concurrency=1)
+
+    assert len({job.result for job in Job.objects.using(alias).in_bulk(ids).values()}) == 1
 
 
 @pytest.mark.parametrize("after", [-1, -0.5, timedelta(seconds=-1), timedelta(days=-1000)], ids=str)
