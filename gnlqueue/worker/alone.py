@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextvars import copy_context
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from gnlqueue.queue import ClaimedJob, transitions
@@ -39,14 +38,14 @@ def run_here(claimed: ClaimedJob, lease: timedelta) -> None:
 
 def _run_limited(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome:
     """Run a task in this thread, which a timer interrupts when the task has a timeout."""
-    run = partial(copy_context().run, executor.run_sync, claimed, task, terms)  # the caller keeps its own context
+    context = copy_context()  # the caller keeps its own
     timeout = executor.timeout_of(claimed, task)
     if timeout is None:
-        return run()
+        return context.run(executor.run_sync, claimed, task, terms)
     timer = threading.Timer(timeout + 0.01, terms.timeouts.interrupt_overdue)
     timer.daemon = True
     timer.start()
     try:
-        return run()
+        return context.run(executor.run_sync, claimed, task, terms)
     finally:
         timer.cancel()

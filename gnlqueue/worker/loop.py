@@ -23,6 +23,7 @@ from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Task
 from gnlqueue.worker import alone, executor, identity, outcomes, wakeup
+from gnlqueue.worker.connections import close_broken_connections
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
@@ -224,6 +225,7 @@ class Worker:
     def _turn(self) -> float:
         """Write what is finished, then claim and start what fits; return how long to wait for news (seconds)."""
         self._outbox.write()
+        close_broken_connections(besides=self.database)  # those that receivers of our signals use
         self._end_overdue()
         if self._stop_by is not None:
             self._outbox.give_back(self._take_back_unbegun())

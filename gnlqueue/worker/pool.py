@@ -16,22 +16,23 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
-from asgiref.sync import sync_to_async
-
 from gnlqueue.exceptions import JobTimedOut
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.attempts import failure_of
 from gnlqueue.registry import Task
 from gnlqueue.worker import executor
-from gnlqueue.worker.connections import close_connections, tidy_connections, watch_connections
+from gnlqueue.worker.connections import (
+    IDLE_CONNECTION_AGE,
+    AsyncConnections,
+    close_connections,
+    tidy_connections,
+    watch_connections,
+)
 from gnlqueue.worker.eventloop import EventLoop
 from gnlqueue.worker.executor import Ending, Outcome, Terms
 from gnlqueue.worker.table import LeaseTable, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
-
-#: Seconds after which an idle thread closes its database connections.
-IDLE_CONNECTION_AGE = 10.0
 
 
 class _Waiting(NamedTuple):
@@ -59,7 +60,7 @@ class Pool:
         self._idle = 0
         self._ended = False
         self._outages = 0
-        self._outages_seen_by_loop = 0
+        self._async_connections = AsyncConnections()
         self._loop: EventLoop | None = None
         watch_connections()
 
@@ -191,14 +192,13 @@ class Pool:
     async def _run_async(self, job: _Waiting) -> None:
         outcome: Outcome | None = None
         try:
-            if self._outages_seen_by_loop != self._outages:
-                self._outages_seen_by_loop = self._outages
-                await sync_to_async(close_connections)()
-            self._table.advance(job.claimed, Stage.BEGUN)
-            outcome = await executor.run_async(job.claimed, job.task, self._terms)
-            self._end_copy(outcome)
-            if outcome.error is not None:  # the connections are those of the thread behind sync_to_async
-                await sync_to_async(tidy_connections)(interrupted=False)
+            try:
+                await self._async_connections.begin_job(self._outages)
+                self._table.advance(job.claimed, Stage.BEGUN)
+                outcome = await executor.run_async(job.claimed, job.task, self._terms)
+                self._end_copy(outcome)
+            finally:
+                await self._async_connections.end_job()
         except BaseException as error:
             outcome = outcome or _failed_before_its_task(job.claimed, error)
         self._table.advance(job.claimed, Stage.ENDED)

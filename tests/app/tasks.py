@@ -367,3 +367,22 @@ def work_elsewhere() -> None:
 def leave_transaction_open() -> None:
     """Begin a transaction and forget it."""
     connections[os.environ.get("GNLQUEUE_TEST_ALIAS", "default")].set_autocommit(False)
+
+
+@gnlqueue.task
+async def aleave_transaction_open() -> None:
+    """Do that on the connection behind sync_to_async."""
+    await sync_to_async(leave_transaction_open)()
+
+
+@gnlqueue.task
+def begin() -> None:
+    """Begin a transaction of which Django knows nothing."""
+    with connections[os.environ.get("GNLQUEUE_TEST_ALIAS", "default")].cursor() as cursor:
+        cursor.execute("BEGIN")
+
+
+@gnlqueue.task
+async def abegin() -> None:
+    """Do that on the connection behind sync_to_async."""
+    await sync_to_async(begin)()

@@ -24,6 +24,7 @@ from tests.app.events import open_gate, told
 from tests.app.models import Note
 from tests.durable import tasks as durable
 from tests.worker.conftest import drain, on_sqlite, row, until_status, until_told
+from tests.worker.processes import until
 
 
 def refusal(alias: str) -> Exception:
@@ -489,14 +490,62 @@ def test_on_error(alias: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "a hook's own problem" in caplog.text
 
 
-@on_sqlite
-def test_task_that_leaves_a_transaction_open_does_not_spoil_the_next_one(alias: str) -> None:
-    tasks.leave_transaction_open.enqueue()
-    gnlqueue.enqueue_many(tasks.write_note.bind(str(number)) for number in range(3))
+@pytest.mark.parametrize(
+    ("task", "then"),
+    [
+        (tasks.leave_transaction_open, tasks.write_note),
+        (tasks.begin, tasks.write_note),
+        (tasks.aleave_transaction_open, tasks.awrite_note),
+        (tasks.abegin, tasks.awrite_note),
+    ],
+    ids=["set_autocommit", "BEGIN", "set_autocommit, async def", "BEGIN, async def"],
+)
+def test_task_that_leaves_a_transaction_open_does_not_spoil_the_next_one(
+    alias: str, task: gnlqueue.Task, then: gnlqueue.Task
+) -> None:
+    connections[alias].ensure_connection()
+    tells = connections[alias].vendor != "mysql" or hasattr(connections[alias].connection, "server_status")
+    if task in (tasks.begin, tasks.abegin) and not tells:
+        pytest.skip("mysqlclient does not tell what the server told it")
+    task.enqueue()
+    gnlqueue.enqueue_many(then.bind(str(number)) for number in range(3))
 
     drain(concurrency=1)
 
     assert Note.objects.using(alias).count() == 3
+
+
+@on_sqlite
+def test_idle_connection_of_async_jobs_is_closed(alias: str, in_thread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnlqueue.worker.connections.IDLE_CONNECTION_AGE", 0.05)
+    worker = Worker()
+    in_thread(worker)
+    for _ in range(2):
+        until_status(tasks.awrite_note.enqueue("here"), JobStatus.DONE)
+
+        theirs = worker._pool._async_connections._theirs
+        assert theirs
+        until(lambda theirs=theirs: all(each.connection is None for each in theirs), "the end of its connection")
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_broken_connection_of_a_receiver_is_not_kept(alias: str) -> None:
+    """One to another database than the queue's."""
+    raised: list[bool] = []
+
+    def use_other_database(**_: Any) -> None:
+        with connections["default"].cursor() as cursor:
+            raised.append(connections["default"].errors_occurred)
+            cursor.execute("SELECT * FROM nowhere")
+
+    signals.job_finished.connect(use_other_database)
+    try:
+        gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(3))
+        drain(concurrency=1)
+    finally:
+        signals.job_finished.disconnect(use_other_database)
+
+    assert raised == [False] * 3
 
 
 @on_sqlite

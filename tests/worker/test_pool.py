@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.registry import Task
@@ -266,6 +268,31 @@ def test_idle_pool_keeps_no_outcome_alive(place: Callable[[int], Place], kind: s
     here.outcomes.clear()
 
     until(lambda: results[0]() is None, "the end of its result")
+
+
+def test_async_job_does_not_wait_for_what_another_does_with_the_orm(
+    place: Callable[[int], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them share one thread for that, and while it works its connection looks untidy."""
+    monkeypatch.setattr("gnlqueue.worker.connections._is_untidy", lambda _: True)
+    here, began, go_on = place(2), threading.Event(), threading.Event()
+
+    def query() -> None:
+        began.set()
+        go_on.wait(PATIENCE)
+
+    async def use_orm(_: int) -> None:
+        await sync_to_async(query)()
+
+    here.put(range(1), use_orm)
+    assert began.wait(PATIENCE)
+    here.pool._async_connections._theirs = [connections["default"]]
+    here.put(range(1, 2), here.ashort)
+    here.until(1)
+    go_on.set()
+    here.until(2)
+
+    assert [outcome.claimed.id for outcome in here.outcomes] == [1, 0]
 
 
 def test_after_the_end_nothing_begins(place: Callable[[int], Place]) -> None:
