@@ -201,6 +201,8 @@ class Worker:
                 with dedicated(self.database, beat) as connection:
                     require_tables(connection)
                     identity.register(self.worker_id, self.queues, self.concurrency, self.database, lease=self.lease)
+                    if not reached:
+                        self._maintenance.warn_of_paused()
                     reached = True
                     while not self._finished():
                         delay = self._turn()

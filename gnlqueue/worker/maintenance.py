@@ -10,7 +10,7 @@ from datetime import timedelta
 from gnlqueue import metrics
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import WorkerProcess
+from gnlqueue.models import QueueState, WorkerProcess
 from gnlqueue.queue import claiming, operating
 from gnlqueue.worker.losses import names, say_what_waits_for_a_human
 
@@ -22,6 +22,7 @@ TIDY_EVERY = 60.0  # seconds
 SILENT_FOR_GOOD = timedelta(days=1)  # without a heartbeat; a worker's row is for people, and then tells them nothing
 PRUNE_AT_ONCE = 500  # jobs, so that claiming goes on in between
 PRUNE_AGAIN = 0.25  # seconds, while there are more
+LAST_PRUNES = 20  # at the most, by a worker that has drained its queues and ends
 
 
 class Maintenance:
@@ -39,6 +40,7 @@ class Maintenance:
         self._queue_names = queue_names
         self._database = database
         self._beat = beat
+        self._drain = drain
         self._next_promotion = 0.0
         self._next_flush = time.monotonic() + FLUSH_EVERY
         self._next_tidying = self._next_prune = time.monotonic() + TIDY_EVERY
@@ -74,6 +76,16 @@ class Maintenance:
     def finish(self) -> None:
         """Do what must not wait for the next time, as there is none."""
         metrics.finished.flush(self._database)
+        if self._drain:  # it may never live long enough for the first time, however often it is started
+            for _ in range(LAST_PRUNES):
+                if self._prune() < PRUNE_AT_ONCE:
+                    break
+
+    def warn_of_paused(self) -> None:
+        """Say which queues are paused, as whoever starts a worker expects it to work."""
+        states = QueueState.objects.using(self._database).filter(queue_name__in=self._queue_names)
+        for name in states.filter(paused_at__isnull=False).order_by("pk").values_list("pk", flat=True):
+            logger.warning("paused     %s: its jobs wait until manage.py gnlqueue resume %s", name, name)
 
     def _tidy(self) -> None:
         silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))

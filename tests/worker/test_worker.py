@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
+from django.utils import timezone
 
 import gnlqueue
 from gnlqueue import queue, signals
@@ -269,6 +270,33 @@ def test_draining_worker_goes_on_until_a_claim_finds_nothing(alias: str) -> None
     drain(concurrency=4)
 
     assert row(suspect).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_draining_worker_prunes_at_its_end(alias: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may never live as long as others wait before they prune for the first time."""
+    monkeypatch.setattr("gnlqueue.worker.maintenance.PRUNE_AT_ONCE", 2)
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "RETENTION_SECONDS": 3600}
+    gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(5))
+    drain()
+    Job.objects.using(alias).update(finished_at=timezone.now() - timedelta(hours=2))
+    last = tasks.nothing.enqueue()
+
+    drain()
+
+    assert list(Job.objects.using(alias).values_list("pk", flat=True)) == [last.pk]
+
+
+@on_sqlite
+def test_worker_says_at_its_start_which_queues_are_paused(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("other", "elsewhere", "default"):
+        queue.pause(name)
+    queue.resume("default")
+
+    drain(queues=["default", "other"])
+
+    said = [record.getMessage() for record in caplog.records if "paused" in record.getMessage()]
+    assert said == ["paused     other: its jobs wait until manage.py gnlqueue resume other"]
 
 
 @on_sqlite
