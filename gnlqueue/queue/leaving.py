@@ -60,9 +60,12 @@ def leave(
     *,
     record: Failure | None = None,
     for_good: bool = False,
+    read: bool = False,
     now: datetime | None = None,
-) -> None:
+) -> Job | None:
     """Make one guarded UPDATE, and in the same transaction the row of the failed attempt.
+
+    With `read` the job is returned as it was written: after the commit it may be somebody else's at once.
 
     `for_good`: the job would be dead. Where an earlier attempt left a step's outcome unknown, the step is in doubt, and
     the job waits for a human. (Only who says so, a human by `FailJob` or the code by `on_doubt="fail"`, lets a job be
@@ -75,20 +78,22 @@ def leave(
     """
     alias = database_of(claimed)
 
-    def write() -> bool:
+    def write() -> tuple[bool, Job | None]:
         with transaction.atomic(using=alias):
-            if not jobs(alias).filter(held(claimed)).update(**changes):
-                return record is not None and is_recorded(claimed, record)
-            if record is not None:
+            written = bool(jobs(alias).filter(held(claimed)).update(**changes))
+            if written and record is not None:
                 record_attempt(claimed, record, alias=alias, now=now)
-            if for_good and doubt_open_steps(claimed, now):
+            if written and for_good and doubt_open_steps(claimed, now):
                 jobs(alias).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
                     status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
                 )
-            return True
+            written = written or (record is not None and is_recorded(claimed, record))
+            return written, jobs(alias).get(pk=claimed.id) if written and read else None
 
-    if not retried(alias, write):
+    written, job = retried(alias, write)
+    if not written:
         raise lost(claimed)
+    return job
 
 
 def send_ending(job: Job, status: JobStatus, alias: str) -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django.db import connections, transaction
 from django.db.models import Case, Value, When
@@ -140,7 +140,8 @@ def fail(
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held, `ValueError` for a delay out of range.
     """
-    alias, failure = database_of(claimed), failure_of(reason)
+    database_of(claimed)  # anything but a holder's proof is refused first
+    failure = failure_of(reason)
     dead = final or claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
     if after is not None:
         delay = timedelta(seconds=seconds(after, "after"))
@@ -155,8 +156,7 @@ def fail(
         **NO_LEASE,
     }
     changes |= {"finished_at": clock(now)} if dead else {"run_at": clock(now, offset=delay)}
-    leave(claimed, changes, record=failure, for_good=dead, now=now)
-    return jobs(alias).get(pk=claimed.id)
+    return cast(Job, leave(claimed, changes, record=failure, for_good=dead, read=True, now=now))
 
 
 def release(claimed: ClaimedJob, *, now: datetime | None = None) -> None:

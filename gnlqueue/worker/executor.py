@@ -58,7 +58,8 @@ class Outcome(NamedTuple):
     """What came of an attempt, to be written under the guard; at once, where it has steps.
 
     `seconds` is how long it ran. `failure` is what is to be kept of an error; to describe one is code of the task's
-    author, and may take its time: so that is done where the task runs.
+    author, and may take its time: so that is done where the task runs. `final` says that there is no other attempt, and
+    `why` what rules it out, where the error does not say so itself.
     """
 
     claimed: ClaimedJob
@@ -69,6 +70,7 @@ class Outcome(NamedTuple):
     failure: Failure | None = None
     after: timedelta | float | None = None
     final: bool = False
+    why: str = ""
     has_steps: bool = False
 
 
@@ -233,20 +235,21 @@ def _raised(context: JobContext, task: Task[..., Any], error: BaseException, beg
         error = JobTimedOut(f"It ran longer than {timeout_of(claimed, task):g} s.").with_traceback(error.__traceback__)
     if isinstance(error, Retry):
         return outcome(Ending.FAILED, error=error, failure=failure_of(error), after=error.after)
-    final = isinstance(error, GiveUp | JobGivenUp)
-    if not isinstance(error, JobInterrupt):
-        final = final or _is_final(claimed, task, error)
-    return outcome(Ending.FAILED, error=error, failure=failure_of(error), final=final)
+    why = "" if isinstance(error, JobInterrupt | GiveUp) else _why_final(claimed, task, error)
+    final = bool(why) or isinstance(error, GiveUp | JobGivenUp)
+    return outcome(Ending.FAILED, error=error, failure=failure_of(error), final=final, why=why)
 
 
-def _is_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> bool:
-    """Tell whether the exception's class rules out another attempt, by what the job, else its task, says."""
+def _why_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> str:
+    """Say what rules out another attempt after this exception, by what the job, else its task, says; "" for nothing."""
     names = {dotted(kind) for kind in type(error).__mro__}
     if isinstance(error, StepFailed):  # look through to what the step raised, on replay too
         if error.final:
-            return True
+            return "failed for good"
         names.update(error.classes)
     options = claimed.options or {}
     give_up_on = options.get("give_up_on") or [dotted(kind) for kind in task.options.give_up_on]
     retry_for = options.get("retry_for") or [dotted(kind) for kind in task.options.retry_for]
-    return not names.isdisjoint(give_up_on) or (bool(retry_for) and names.isdisjoint(retry_for))
+    if not names.isdisjoint(give_up_on):
+        return "in give_up_on"
+    return "not in retry_for" if retry_for and names.isdisjoint(retry_for) else ""

@@ -23,7 +23,7 @@ from gnlqueue.durable.context import with_open_step
 from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
-from gnlqueue.queue.attempts import failure_of, max_attempts, without_text
+from gnlqueue.queue.attempts import backoff_of, failure_of, max_attempts, without_text
 from gnlqueue.worker.console import length, together
 from gnlqueue.worker.executor import Ending, Outcome
 
@@ -146,19 +146,21 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
 
 def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     claimed, error = outcome.claimed, outcome.error or "failed"
+    delay = backoff_of(claimed).delay(claimed.attempts) if outcome.after is None else outcome.after
     try:
-        job = transitions.fail(claimed, outcome.failure or error, after=outcome.after, final=outcome.final)
+        job = transitions.fail(claimed, outcome.failure or error, after=delay, final=outcome.final)
     except DatabaseError as refused:  # a failure must be recordable, whatever is in its text
         if _is_outage(refused, claimed):
             raise
         logger.warning("job %s failed, but the database refused the error's text: %s", claimed.id, refused)
         plain = without_text(error, "that the database refused")
-        job = transitions.fail(claimed, plain, after=outcome.after, final=outcome.final)
+        job = transitions.fail(claimed, plain, after=delay, final=outcome.final)
     metrics.finished.note(claimed, outcome.seconds, succeeded=False)
     number = f"attempt {claimed.attempts} of {max_attempts(claimed.task_name, claimed.max_attempts)}"
+    if outcome.why:
+        number += f", {outcome.why}"
     if job.status == JobStatus.SCHEDULED:
-        wait = job.run_at - claimed.last_attempted_at - timedelta(seconds=outcome.seconds)
-        _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(wait)}: {job.last_error}")
+        _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(delay)}: {job.last_error}")
     else:
         _report(outcome, logging.ERROR, job.status, f"{number}: {job.last_error}")
         if job.status == JobStatus.BLOCKED:

@@ -13,9 +13,9 @@ from django.utils import translation
 import gnlqueue
 from gnlqueue import queue, signals
 from gnlqueue.models import Job, JobAttempt, JobStatus
-from gnlqueue.queue import transitions
+from gnlqueue.queue import leaving, transitions
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.worker import executor
+from gnlqueue.worker import executor, outcomes
 from gnlqueue.worker.executor import Ending, Terms
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.timeouts import Timeouts
@@ -362,14 +362,58 @@ def test_retry_and_give_up(alias: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "attempts"),
-    [("OSError", 2), ("FileNotFoundError", 1), ("ValueError", 1)],
+    ("name", "attempts", "said"),
+    [
+        ("OSError", 2, "attempt 2 of 2: OSError"),
+        ("FileNotFoundError", 1, "attempt 1 of 2, in give_up_on: FileNotFoundError"),
+        ("ValueError", 1, "attempt 1 of 2, not in retry_for: ValueError"),
+    ],
     ids=["retry_for", "give_up_on goes first", "not in retry_for"],
 )
-def test_classes_of_exceptions_decide(alias: str, name: str, attempts: int) -> None:
+def test_classes_of_exceptions_decide(
+    alias: str, caplog: pytest.LogCaptureFixture, name: str, attempts: int, said: str
+) -> None:
     job = run(tasks.raise_named, name)
 
     assert (job.status, job.attempts) == (JobStatus.DEAD, attempts)
+    assert said in caplog.text
+
+
+def test_failure_is_reported_as_it_was_written(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever claims the job right after the commit: that one's attempt is another one."""
+    retried, others = leaving.retried, list[Any]()
+
+    def with_another_worker(alias: str, write: Callable[[], Any]) -> Any:
+        result = retried(alias, write)
+        others.append(queue.claim(worker_id="another"))
+        return result
+
+    monkeypatch.setattr(leaving, "retried", with_another_worker)
+
+    job = run(tasks.ask_to_retry, 0)
+
+    assert (job.status, job.worker_id) == (JobStatus.IN_PROGRESS, "another")
+    assert [other.id for other in others] == [job.pk]
+    assert "attempt 1 of 5, next in 0 ms: " in caplog.text
+    assert "in_progress" not in caplog.text
+
+
+@on_sqlite
+def test_time_to_the_next_attempt_is_counted_from_when_the_failure_was_written(
+    alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as the database was away nobody could write it."""
+    caplog.set_level("WARNING", "gnlqueue.worker")
+    tasks.nothing.enqueue()
+    claimed = queue.claim(worker_id="w1")
+    assert claimed is not None
+    claimed = claimed._replace(last_attempted_at=claimed.last_attempted_at - timedelta(minutes=5))
+
+    outcomes.write([executor.Outcome(claimed, Ending.FAILED, error="no paper", after=20)])
+
+    assert "next in 20.0 s: no paper" in caplog.text
 
 
 def test_classes_of_a_call_go_before_the_tasks(alias: str) -> None:
