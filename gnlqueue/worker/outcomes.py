@@ -177,7 +177,14 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
 
 def _write_blocked(outcome: Outcome) -> None:
     claimed, blocked = outcome.claimed, cast(JobBlocked, outcome.error)
-    status = transitions.block(claimed, blocked.reason, str(blocked))
+    try:
+        text = str(blocked) if outcome.failure is None else outcome.failure.reason
+        status = transitions.block(claimed, blocked.reason, text)
+    except DatabaseError as refused:  # blocked it must be: as a failure it would run again
+        if _is_outage(refused, claimed):
+            raise
+        logger.warning("job %s is blocked, but the database refused the reason: %s", claimed.id, refused)
+        status = transitions.block(claimed, blocked.reason, without_text(blocked, "that the database refused").reason)
     if status == JobStatus.BLOCKED:
         _report(outcome, logging.ERROR, "blocked", str(blocked))
         signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason=blocked.reason)

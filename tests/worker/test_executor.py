@@ -12,6 +12,7 @@ from django.utils import translation
 
 import gnlqueue
 from gnlqueue import queue, signals
+from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import leaving, transitions
 from gnlqueue.queue.transactions import alias_of
@@ -167,6 +168,28 @@ def test_failure_whose_text_the_database_refuses_is_recorded_without_it(
 
     assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
     assert job.last_error == "RuntimeError, with a text that the database refused"
+
+
+def test_blocked_job_whose_reason_the_database_refuses_is_blocked_without_it(
+    alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a failure it would run again."""
+    block = transitions.block
+
+    def refuse(claimed: Any, reason: str, error: str) -> Any:
+        if "naïve" in error:
+            raise refusal(alias)
+        return block(claimed, reason, error)
+
+    monkeypatch.setattr(transitions, "block", refuse)
+    job = tasks.nothing.enqueue()
+    claimed = queue.claim(worker_id="w1")
+    assert claimed is not None
+
+    outcomes.write([executor.Outcome(claimed, Ending.BLOCKED, error=JobBlocked("a naïve step", "mismatch"))])
+
+    assert (row(job).status, row(job).blocked_reason) == (JobStatus.BLOCKED, "mismatch")
+    assert row(job).last_error == "JobBlocked, with a text that the database refused"
 
 
 def test_values_are_left_out_when_the_database_goes_on_refusing(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
