@@ -11,6 +11,7 @@ complete           done                                                    count
 fail               scheduled; dead at max_attempts, blocked with a step    counts               held
                    in doubt; cancelled if asked
 release            ready; cancelled if asked                               given back           held
+put_off            scheduled; cancelled if asked                           given back           held
 suspend            scheduled; cancelled if asked                           given back           held
 block              blocked; ready where it was resolved meanwhile;         given back           held
                    cancelled if asked
@@ -197,6 +198,14 @@ def release_pairs(pairs: Sequence[Pair], *, alias: str, skip_locked: bool = Fals
     if released:
         wakeups.wake(alias, [wakeups.ANY_QUEUE])
     return released
+
+
+def put_off(claimed: ClaimedJob, delay: timedelta, *, now: datetime | None = None) -> None:
+    """Give back a job that has not begun, to come again after a delay, without counting the attempt.
+
+    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    """
+    leave(claimed, {**unless_cancelled(JobStatus.SCHEDULED, now), "run_at": clock(now, offset=delay), **GIVEN_BACK})
 
 
 def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:

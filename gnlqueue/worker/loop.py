@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from django.db import connections
 
@@ -21,7 +20,6 @@ from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, crashes, transitions
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.registry import Task
 from gnlqueue.worker import alone, executor, identity, outcomes, wakeup
 from gnlqueue.worker.connections import close_broken_connections
 from gnlqueue.worker.executor import Outcome, Terms
@@ -34,6 +32,7 @@ from gnlqueue.worker.outbox import Outbox
 from gnlqueue.worker.pace import Pace
 from gnlqueue.worker.pool import Pool
 from gnlqueue.worker.prefetch import MAX_PREFETCH, PATIENCE
+from gnlqueue.worker.suspects import Suspects
 from gnlqueue.worker.table import LeaseTable, Owner
 from gnlqueue.worker.timeouts import Timeouts
 
@@ -130,7 +129,7 @@ class Worker:
         beat = self.lease / BEATS_PER_LEASE
         self._maintenance = Maintenance(self.queues, database=self.database, beat=beat, drain=drain)
         self._still_wanted: Callable[[], bool] = lambda: True
-        self._suspect: tuple[ClaimedJob, Task[..., Any]] | None = None
+        self._suspects = Suspects(self._holdings, self._pool.put)
         self._woken = False
         self._was_idle = True  # at the last look there was nothing to do
         self._stop_by: float | None = None
@@ -232,7 +231,9 @@ class Worker:
         if self._stop_by is not None:
             self._outbox.give_back(self._take_back_unbegun())
             return 0.0 if self._finished() else self._stop_by - time.monotonic()
-        self._start_suspect()
+        self._suspects.start_if_alone()
+        if not self.drain:  # what is put off, it would never run
+            self._suspects.put_off_if_late()
         late = self._pool.take_back(PATIENCE)
         if late:
             self._intake.prefetch.pause()  # or this worker would claim them again at once
@@ -277,21 +278,15 @@ class Worker:
             elif place >= free and self._is_last_attempt(claimed):
                 back.append(claimed)  # if this machine died now, it would be dead without ever having begun
             elif claimed.crashes >= SUSPECT_CRASHES:
-                self._suspect = claimed, task
+                self._suspects.add(claimed, task)
             else:
                 ready.append((claimed, task))
         self._pool.put(ready)
         if back:
             self._intake.prefetch.pause()
             self._outbox.give_back(back)
-        self._start_suspect()
+        self._suspects.start_if_alone()
         self._outbox.write()
-
-    def _start_suspect(self) -> None:
-        """Start a job that crashed its worker twice in a row, once nothing else is left in this process."""
-        if self._suspect is not None and len(self._holdings) == 1:
-            self._pool.put([self._suspect])
-            self._suspect = None
 
     def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
         return claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
@@ -357,11 +352,7 @@ class Worker:
 
     def _take_back_unbegun(self, older_than: float = 0.0) -> list[ClaimedJob]:
         """Return what has waited for `older_than` seconds, and a suspect in any case; none of it will begin."""
-        waiting = self._pool.take_back(older_than)
-        if self._suspect is not None:
-            waiting.append(self._suspect[0])
-            self._suspect = None
-        return waiting
+        return self._pool.take_back(older_than) + self._suspects.take_back()
 
     def _end_overdue(self) -> None:
         """Stop attempts that are over their time; for one that cannot be stopped, end this process."""

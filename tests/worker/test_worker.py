@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 import gnlqueue
@@ -443,6 +443,25 @@ def test_who_is_woken_claims_before_its_upkeep(
 
     until(lambda: "do_what_is_due" in did, "upkeep")
     assert did[:2] == ["claim_ready", "do_what_is_due"]
+
+
+def test_suspect_is_put_off_when_its_neighbours_do_not_end(
+    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is claimed while it waits to be alone, and no other worker can take it."""
+    monkeypatch.setattr("gnlqueue.worker.suspects.PATIENCE", 0)
+    tasks.wait.enqueue()
+    in_thread(Worker(concurrency=2, poll_interval=0.01))
+    until_told("began")
+    with transaction.atomic(using=alias):
+        suspect = tasks.tell.using(priority=1).enqueue()
+        Job.objects.using(alias).filter(pk=suspect.pk).update(crashes=2)
+        neighbour = tasks.nothing.enqueue()
+
+    until_status(neighbour, JobStatus.DONE)
+    put_off = until_status(suspect, JobStatus.SCHEDULED)
+    assert (put_off.attempts, put_off.crashes) == (0, 2)
+    assert "ran" not in [each["what"] for each in told()]
 
 
 def test_two_suspects_in_two_queues_run_one_after_the_other(alias: str) -> None:
