@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue.transactions import alias_of
@@ -81,6 +82,30 @@ def drain(**options: Any) -> None:
 def row(job: Any) -> Job:
     """The job as the database has it."""
     return Job.objects.using(alias_of(None)).get(pk=getattr(job, "pk", job))
+
+
+def run(task: Any, *args: Any, **options: Any) -> Job:
+    """Enqueue, run all that is due, and return the job as it then is."""
+    job = task.enqueue(*args)
+    drain(**options)
+    return row(job)
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, when: str, at: int = 1) -> None:
+    """Let a function lose its connection, once, before it does anything or after it did everything."""
+    function = getattr(module, name)
+    calls = 0
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        result = None if when == "before" else function(*args, **kwargs)
+        if when == "before" or result:
+            calls += 1
+            if calls == at:
+                raise OperationalError("server closed the connection unexpectedly")
+        return function(*args, **kwargs) if when == "before" else result
+
+    monkeypatch.setattr(module, name, replaced)
 
 
 def count(**conditions: Any) -> int:
