@@ -159,7 +159,8 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     number = f"attempt {claimed.attempts} of {max_attempts(claimed.task_name, claimed.max_attempts)}"
     if outcome.why:
         number += f", {outcome.why}"
-    if job.status == JobStatus.SCHEDULED:
+    # Scheduled; or more, where it was recorded before and others have taken it up.
+    if job.status not in {JobStatus.DEAD, JobStatus.BLOCKED, JobStatus.CANCELLED}:
         _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(delay)}: {job.last_error}")
     else:
         _report(outcome, logging.ERROR, job.status, f"{number}: {job.last_error}")
