@@ -132,7 +132,9 @@ class Supervisor:
 
     def _start_worker(self, child: _Child) -> None:
         table = next((table for table in self._tables if table.owner is Owner.NONE), None)
-        if table is None:  # all are waiting for the database to take back what their workers held
+        lost = self._options.get("drain") and any(table.owner is Owner.CRASHED for table in self._tables)
+        if table is None or lost:
+            # The database has yet to take back what ended workers held; a draining one would see nothing due.
             child.start_after = time.monotonic() + WATCH_EVERY
             return
         table.assign(new_worker_id(self._options.get("worker_id")))
