@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, cast
@@ -46,6 +47,7 @@ class Step:
         args_hash: str | None,
         options: StepOptions,
         entry: Entry | None,
+        effect: dict[str, str],
     ) -> None:
         self.run = run
         self.journal = journal
@@ -57,6 +59,7 @@ class Step:
         self.args_hash = args_hash
         self.options = options
         self.entry = entry
+        self.effect = effect  #: the effect key, as the argument that `pass_key_as` names
         self.tries = 0
 
     def perform(self) -> Protocol:
@@ -69,6 +72,7 @@ class Step:
         recovered = yield from self.settle()
         if recovered is not None:
             return recovered.result
+        self.refuse_wrong_arguments()
         while True:
             self.run.begin_only_if_wanted(self.key)
             self.tries += 1
@@ -89,11 +93,32 @@ class Step:
 
     def call(self) -> Call:
         """Return the request to call the step's function."""
-        return self.question(self.function)
+        return Call(self.function, self.args, {**self.effect, **self.kwargs}, (self.run.run_id, self.key))
 
     def question(self, function: Callable[..., Any]) -> Call:
         """Return the request to call a function with the step's arguments."""
         return Call(function, self.args, self.kwargs, (self.run.run_id, self.key))
+
+    def refuse_wrong_arguments(self) -> None:
+        """Raise `TypeError` where the function cannot be called at all: once it was, nobody knows what it has done."""
+        if not callable(self.function):
+            raise TypeError(
+                f"The step {self.key!r} got {shown(self.function):.200} to call: pass the function itself, and its "
+                "arguments after it."
+            )
+        try:
+            # Its own: a decorator may take other arguments than the function that it wraps.
+            signature = inspect.signature(self.function, follow_wrapped=False)
+        except (TypeError, ValueError):
+            return  # some of those written in C have none
+        try:
+            signature.bind(*self.args, **{**self.effect, **self.kwargs})
+        except TypeError as error:
+            passed = f" (in {self.options.pass_key_as!r} pass_key_as passes the effect key)" if self.effect else ""
+            raise TypeError(
+                f"The arguments of the step {self.key!r} do not fit its function, which was not called: "
+                f"{error}{passed}. Pass them after the function, as it takes them."
+            ) from None
 
     def look_whether_held(self) -> None:
         """Stop the run where it is lost or cancelled; costs no commit."""

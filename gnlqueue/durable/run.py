@@ -6,7 +6,6 @@ import inspect
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 from gnlqueue import payloads
@@ -254,8 +253,7 @@ class Run(Steps):
             self._close_step(caller)
             raise
         effect = {options.pass_key_as: self._effect_key(key)} if options.pass_key_as else {}
-        call = partial(function, **effect)
-        return kind(self, journal, key, caller, call, args, kwargs, args_hash, options, entry)
+        return kind(self, journal, key, caller, function, args, kwargs, args_hash, options, entry, effect)
 
     def _close_step(self, caller: Flow) -> None:
         with self._guard:
