@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 T = TypeVar("T")
 
@@ -139,6 +141,22 @@ def call(asked: Call) -> Answer:
         return _answer(asked.function, asked.args, asked.kwargs)
     finally:
         inside_step.reset(token)
+
+
+def refuse_event_loop(call: str) -> None:
+    """Raise `SynchronousOnlyOperation` where an event loop runs in this thread, and name the call to await instead.
+
+    Django would at the first query, with an advice that is for other code than this.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise SynchronousOnlyOperation(
+            f"context.{call}() was called on an event loop, as in an async def, and would hold up all that runs there: "
+            f"use await context.a{call}(). A plain def that calls it goes through sync_to_async."
+        )
 
 
 def flow() -> Flow:

@@ -72,6 +72,7 @@ class Run(Steps):
 
         The job is suspended here, and comes back to this line when the time is over.
         """
+        protocol.refuse_event_loop("sleep")
         self._sleep(name, timedelta(seconds=seconds(length, "the sleep")), flow())
 
     async def asleep(self, name: str, length: timedelta | float) -> None:
@@ -80,6 +81,7 @@ class Run(Steps):
 
     def now(self) -> datetime:
         """Return the database's time at the first call here, and the same time on every replay."""
+        protocol.refuse_event_loop("now")
         return self._now(flow())
 
     async def anow(self) -> datetime:
@@ -95,10 +97,12 @@ class Run(Steps):
 
         Raises `JobCancelled` when somebody asked to cancel, `JobPreempted` when the lease is lost.
         """
-        self._raise_if_stopped()
-        stops = self.fence.why_lost()
-        if stops is not None:
-            self.stop(stops)
+        protocol.refuse_event_loop("check")
+        self._check()
+
+    async def acheck(self) -> None:
+        """Do what `check` does, from asynchronous code."""
+        await protocol.wait_for(self._check)
 
     # --- what steps ask ----------------------------------------------------------------------------------------------
 
@@ -113,6 +117,7 @@ class Run(Steps):
     ) -> Any:
         """Do one step in this thread, and return its result."""
         _refuse_coroutines(name, function, "astep or aidempotent_step")
+        protocol.refuse_event_loop(kind)
         caller = flow()
         caught = self._failures.caught_by(caller)
         step = self._open_step(KINDS[kind], name, function, args, kwargs, options, caller, caught)
@@ -306,6 +311,12 @@ class Run(Steps):
             self.stop(stops)
         journal.note(entry, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, got)
         self.stop(JobBlocked(text, "mismatch"))
+
+    def _check(self) -> None:
+        self._raise_if_stopped()
+        stops = self.fence.why_lost()
+        if stops is not None:
+            self.stop(stops)
 
     def _raise_if_stopped(self) -> None:
         if self.interrupt is not None:
