@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 from gnlqueue import queue
+from gnlqueue.durable import protocol
 from gnlqueue.durable.effects import identity_of_job
 from gnlqueue.durable.entries import Entry
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobGivenUp, JobSuspended
 from gnlqueue.models import EntryStatus, Job, RunJournalEntry
-from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue import ClaimedJob, progress
 from gnlqueue.queue.attempts import max_attempts
+from gnlqueue.queue.transactions import in_own_transaction
 
 current: ContextVar[JobContext | None] = ContextVar("gnlqueue_context", default=None)
 
@@ -50,6 +53,32 @@ class JobContext(Run):
     def job(self) -> Job:
         """The job's row, read when it is first asked for."""
         return queue.get(self.claimed)
+
+    def set_progress(self, value: Any) -> None:
+        """Store how far the job has come: for `job.progress`, and for whoever looks at its page in the admin.
+
+        Any value that JSON can carry, as "120 of 500". It is one small UPDATE and its commit, so call it every second
+        rather than for each row. It stays until the next call, in the next attempt too; `None` takes it away.
+
+        Raises what `check` raises, so that a loop need not call both, `PayloadError` when JSON cannot carry the value,
+        and `RuntimeError` inside of `atomic()`, where nobody else would see it, and a request to cancel would wait.
+        """
+        protocol.refuse_event_loop("set_progress")
+        self._set_progress(value)
+
+    async def aset_progress(self, value: Any) -> None:
+        """Do what `set_progress` does, from asynchronous code."""
+        await protocol.wait_for(self._set_progress, value)
+
+    def _set_progress(self, value: Any) -> None:
+        self._raise_if_stopped()
+        if in_own_transaction(self.fence.database):
+            raise RuntimeError(
+                f"set_progress was called inside atomic() on {self.fence.database!r}: nobody else would see it before "
+                "the commit, and a request to cancel would have to wait. Call it outside."
+            )
+        if not progress.set_progress(self.claimed, value):
+            self._check()
 
     def begin_only_if_wanted(self, key: str) -> None:
         super().begin_only_if_wanted(key)

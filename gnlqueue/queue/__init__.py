@@ -21,6 +21,7 @@ candidates    what is claimed next: the one definition
 claiming      promote, rescue, claim
 claimed       `ClaimedJob`, and the guard `held` that each of a holder's writes carries
 leases        renew leases
+progress      how far a job has come, as its holder says
 transitions   every guarded UPDATE by which a job leaves `in_progress`
 leaving       what those UPDATEs have in common
 crashes       attempts that ended with their worker, and who is to blame
