@@ -17,7 +17,7 @@ from gnlqueue.admin.base import QueuePage, may, may_open, page_context, person, 
 from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
 from gnlqueue.admin.errors import HIDDEN, why_of
 from gnlqueue.admin.job_page import MEDIA, arguments_of
-from gnlqueue.admin.timeline import said
+from gnlqueue.admin.timeline import answer_in_words
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import resolve
@@ -144,7 +144,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             raised=case.raised(whole=shows_payload),
             hidden_text=HIDDEN,
             recorded=_recorded(case.entry) if shows_payload else "",
-            decided=[(note, said(note.value or "")) for note in case.resolutions],
+            decided=[(note, answer_in_words(note.value or "")) for note in case.resolutions],
             errors=status == 422,
             overtaken=overtaken,
             media=MEDIA,
@@ -210,7 +210,7 @@ def _faster(decision: StepNote) -> str:
     """Say who has decided what, and why."""
     return _("%(by)s decided first: %(answer)s. %(why)s") % {
         "by": decision.by,
-        "answer": said(decision.value or ""),
+        "answer": answer_in_words(decision.value or ""),
         "why": decision.why,
     }
 

@@ -184,7 +184,10 @@ def _notes(history: History) -> Iterator[Event]:
         elif note.kind == StepNote.Kind.MISMATCH:
             yield Event(note.at, "doubt", _("The code did not fit the journal at “%(step)s”") % names, [why])
         else:
-            title = _("%(by)s decided about “%(step)s”: %(answer)s") % {**names, "answer": said(note.value or "")}
+            title = _("%(by)s decided about “%(step)s”: %(answer)s") % {
+                **names,
+                "answer": answer_in_words(note.value or ""),
+            }
             yield Event(note.at, "person", title, [why])
 
 
@@ -226,7 +229,7 @@ def _of(job: Job) -> dict[str, object]:
     return {"queue": job.queue_name, "priority": job.priority}
 
 
-def said(answer: str) -> str:
+def answer_in_words(answer: str) -> str:
     """Return in words what a note keeps of an answer."""
     words = {
         "NotHappened()": _("it did not happen"),

@@ -13,7 +13,7 @@ from gnlqueue import payloads
 from gnlqueue.answers import Happened
 from gnlqueue.durable.entries import LONGEST_NOTE, Entry, Journal, ResultNotStored, encode_result
 from gnlqueue.durable.options import StepOptions
-from gnlqueue.durable.protocol import Answer, Call, Flow, Pause, Protocol
+from gnlqueue.durable.protocol import CallFunction, Flow, Pause, Protocol, Reply
 from gnlqueue.exceptions import JobInterrupt, StepFailed, dotted
 from gnlqueue.models import EntryStatus, StepNote
 
@@ -82,7 +82,7 @@ class Step:
                 pause = again.pause
             yield Pause(pause)
 
-    def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
+    def settle(self) -> Generator[CallFunction | Pause, Reply, Happened | None]:
         """Settle what an earlier attempt left open; return its result where it is known to have happened."""
         return None
         yield  # a generator, as those of the other kinds ask questions
@@ -91,13 +91,13 @@ class Step:
         """Begin the step, call its function and store what came of it."""
         raise NotImplementedError
 
-    def call(self) -> Call:
+    def call(self) -> CallFunction:
         """Return the request to call the step's function."""
-        return Call(self.function, self.args, {**self.effect, **self.kwargs}, (self.run.run_id, self.key))
+        return CallFunction(self.function, self.args, {**self.effect, **self.kwargs}, (self.run.run_id, self.key))
 
-    def question(self, function: Callable[..., Any]) -> Call:
+    def question(self, function: Callable[..., Any]) -> CallFunction:
         """Return the request to call a function with the step's arguments."""
-        return Call(function, self.args, self.kwargs, (self.run.run_id, self.key))
+        return CallFunction(function, self.args, self.kwargs, (self.run.run_id, self.key))
 
     def refuse_wrong_arguments(self) -> None:
         """Raise `TypeError` where the function cannot be called at all: once it was, nobody knows what it has done."""

@@ -44,7 +44,7 @@ from gnlqueue.durable.entries import (
     ResultNotStored,
     encode_result,
 )
-from gnlqueue.durable.protocol import Answer, Call, Pause, Protocol
+from gnlqueue.durable.protocol import CallFunction, Pause, Protocol, Reply
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, StepFailed
 from gnlqueue.models import EntryStatus
 from gnlqueue.queue.transactions import FIRST_PAUSE, TRIES
@@ -59,11 +59,11 @@ class AtLeastOnce(Step):
 
     def attempt(self) -> Protocol:
         self.look_whether_held()
-        answer = yield self.call()
-        error = answer.error
+        reply = yield self.call()
+        error = reply.error
         if error is None:
             try:
-                return self.store_result(answer.value)
+                return self.store_result(reply.value)
             except ResultNotStored as unstorable:
                 error = unstorable
         raise self.after_error(error) from error
@@ -72,7 +72,7 @@ class AtLeastOnce(Step):
 class MayBeInDoubt(Step):
     """A step whose start may be stored without its end, so that nobody knows whether it happened."""
 
-    def settle(self) -> Generator[Call | Pause, Answer, Happened | None]:
+    def settle(self) -> Generator[CallFunction | Pause, Reply, Happened | None]:
         entry = self.entry
         if entry is not None and entry.status == EntryStatus.IN_DOUBT:
             self.block("a human has not decided yet")
@@ -108,18 +108,18 @@ class MayBeInDoubt(Step):
             raise error
         raise self.after_error(error) from error
 
-    def _recover(self) -> Generator[Call | Pause, Answer, object]:
+    def _recover(self) -> Generator[CallFunction | Pause, Reply, object]:
         """Ask the step's `recover`; whatever is not a clear answer is none."""
         if self.options.recover is None:
             return Unknown()
-        answer = yield self.question(self.options.recover)
-        if answer.error is not None:
-            logger.error("recover of %r raised; its outcome stays unknown.", self.key, exc_info=answer.error)
+        reply = yield self.question(self.options.recover)
+        if reply.error is not None:
+            logger.error("recover of %r raised; its outcome stays unknown.", self.key, exc_info=reply.error)
             return Unknown()
-        if not isinstance(answer.value, Happened | NotHappened | Unknown):
-            logger.error("recover of %r returned %r, which is not an answer.", self.key, answer.value)
+        if not isinstance(reply.value, Happened | NotHappened | Unknown):
+            logger.error("recover of %r returned %r, which is not an answer.", self.key, reply.value)
             return Unknown()
-        return answer.value
+        return reply.value
 
     def _store_recovered(self, answer: Happened) -> Happened:
         try:
@@ -178,10 +178,10 @@ class ExactlyOnce(MayBeInDoubt):
 
     def _function(self) -> Any:
         self._begun = True
-        answer = protocol.call(self.call())
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        reply = protocol.call(self.call())
+        if reply.error is not None:
+            raise reply.error
+        return reply.value
 
 
 class AtMostOnce(MayBeInDoubt):
@@ -191,15 +191,15 @@ class AtMostOnce(MayBeInDoubt):
 
     def attempt(self) -> Protocol:
         self.run.write(self._store_start)
-        answer = yield self.call()
-        error = answer.error
+        reply = yield self.call()
+        error = reply.error
         if error is None:
             try:
-                return self.store_result(answer.value)
+                return self.store_result(reply.value)
             except ResultNotStored as unstorable:
-                self.note(str(unstorable), shown(answer.value))
+                self.note(str(unstorable), shown(reply.value))
                 self.block("its result cannot be stored", unstorable)
-        if not answer.called:  # so nothing happened
+        if not reply.called:  # so nothing happened
             self.store_failure(error, sealed=False)
             raise error
         if isinstance(error, (*self.options.safe_errors, *self.options.final_errors)):

@@ -1,7 +1,7 @@
 """What a step asks of its driver, and how the two drivers answer.
 
-A step is a generator that yields a `Call` or a `Pause` and is sent an `Answer`; the synchronous and the asynchronous
-driver differ only in how they call and wait.
+A step is a generator that yields a `CallFunction` or a `Pause` and is sent a `Reply`; the synchronous and the
+asynchronous driver differ only in how they call and wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ inside_step: ContextVar[tuple[str, str] | None] = ContextVar("gnlqueue_step", de
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallFunction:
     """Asks the driver to call a function of a step; `step` is the id of its run and its key."""
 
     function: Callable[..., Any]
@@ -45,7 +45,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What the function returned or raised; not `called` where the asyncio task was cancelled before it began."""
 
     value: Any = None
@@ -59,7 +59,7 @@ _CALLED_BACK = "asgiref.current_thread_executor"
 #: What calls the functions that run in threads.
 _THREAD_MODULES = {"threading", "concurrent.futures.thread", "multiprocessing.pool", _CALLED_BACK}
 
-Protocol = Generator[Call | Pause, Answer, Any]
+Protocol = Generator[CallFunction | Pause, Reply, Any]
 
 
 class Flow(NamedTuple):
@@ -88,9 +88,9 @@ async def adrive(protocol: Protocol) -> Any:
     An asyncio task that is cancelled stores what its step has come to before it ends.
     """
     cancelled: asyncio.CancelledError | None = None
-    answer: Answer | None = None
+    reply: Reply | None = None
     while True:
-        (ask, result), meanwhile = await to_its_end(_advance, protocol, answer)
+        (ask, result), meanwhile = await to_its_end(_advance, protocol, reply)
         cancelled = cancelled or meanwhile
         if cancelled is not None and (ask is None or isinstance(ask, Pause)):
             raise cancelled
@@ -98,11 +98,11 @@ async def adrive(protocol: Protocol) -> Any:
             return result
         if isinstance(ask, Pause):
             await asyncio.sleep(ask.seconds)
-            answer = Answer()
+            reply = Reply()
         elif cancelled is not None:
-            answer = Answer(error=cancelled, called=False)
+            reply = Reply(error=cancelled, called=False)
         else:
-            answer = await _acall(ask)
+            reply = await _acall(ask)
 
 
 async def to_its_end(function: Callable[..., T], *args: Any) -> tuple[T, asyncio.CancelledError | None]:
@@ -110,20 +110,20 @@ async def to_its_end(function: Callable[..., T], *args: Any) -> tuple[T, asyncio
 
     `sync_to_async` alone would leave a function that runs on, and writes, behind a task that has ended.
     """
-    # As an answer: an asyncio task that raises SystemExit ends the event loop.
-    running = asyncio.ensure_future(sync_to_async(_answer)(function, args, {}))
+    # As a reply: an asyncio task that raises SystemExit ends the event loop.
+    running = asyncio.ensure_future(sync_to_async(_reply_of)(function, args, {}))
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error
-    answer = running.result()
-    if answer.error is None:
-        return cast(T, answer.value), cancelled
-    if cancelled is not None and isinstance(answer.error, Exception):
-        raise cancelled from answer.error
-    raise answer.error
+    reply = running.result()
+    if reply.error is None:
+        return cast(T, reply.value), cancelled
+    if cancelled is not None and isinstance(reply.error, Exception):
+        raise cancelled from reply.error
+    raise reply.error
 
 
 async def wait_for(function: Callable[..., T], *args: Any) -> T:
@@ -134,11 +134,11 @@ async def wait_for(function: Callable[..., T], *args: Any) -> T:
     return result
 
 
-def call(asked: Call) -> Answer:
+def call(asked: CallFunction) -> Reply:
     """Call the function here and now."""
     token = inside_step.set(asked.step)
     try:
-        return _answer(asked.function, asked.args, asked.kwargs)
+        return _reply_of(asked.function, asked.args, asked.kwargs)
     finally:
         inside_step.reset(token)
 
@@ -192,36 +192,36 @@ def stack() -> list[FrameType]:
     return frames
 
 
-def _advance(protocol: Protocol, answer: Answer | None) -> tuple[Call | Pause | None, Any]:
+def _advance(protocol: Protocol, reply: Reply | None) -> tuple[CallFunction | Pause | None, Any]:
     """Let the step go on; return what it asks next, or `None` and its result. (StopIteration crosses no await.)"""
     try:
-        return (next(protocol) if answer is None else protocol.send(answer)), None
+        return (next(protocol) if reply is None else protocol.send(reply)), None
     except StopIteration as end:
         return None, end.value
 
 
-def _answer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
+def _reply_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
     try:
-        return Answer(value=function(*args, **kwargs))
+        return Reply(value=function(*args, **kwargs))
     except BaseException as error:
-        return Answer(error=error)
+        return Reply(error=error)
 
 
-def _pause(asked: Pause) -> Answer:
+def _pause(asked: Pause) -> Reply:
     time.sleep(asked.seconds)
-    return Answer()
+    return Reply()
 
 
-async def _acall(asked: Call) -> Answer:
+async def _acall(asked: CallFunction) -> Reply:
     token = inside_step.set(asked.step)
     try:
         if inspect.iscoroutinefunction(asked.function):
-            return Answer(value=await asked.function(*asked.args, **asked.kwargs))
+            return Reply(value=await asked.function(*asked.args, **asked.kwargs))
         value = await sync_to_async(asked.function)(*asked.args, **asked.kwargs)
-        return Answer(value=await value if inspect.isawaitable(value) else value)
+        return Reply(value=await value if inspect.isawaitable(value) else value)
     except GeneratorExit:  # the event loop is gone
         raise
     except BaseException as error:
-        return Answer(error=error)
+        return Reply(error=error)
     finally:
         inside_step.reset(token)

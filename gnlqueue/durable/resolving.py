@@ -75,7 +75,7 @@ def was_failed(entry: RunJournalEntry, job: Job | None) -> bool:
     return note is not None and note.value == repr(FailJob())
 
 
-def said(note: StepNote) -> str:
+def kept_answer(note: StepNote) -> str:
     """Return the answer that a note of a decision keeps, without a result in which something may have to be hidden."""
     answer = note.value or ""
     # A repr is no JSON, so nobody knows what in it belongs to a name.
@@ -232,6 +232,6 @@ def _already_resolved(
         return AlreadyResolved(f"The step {row.key!r} of {row.run_id!r} waits for no decision: it is {row.status}.")
     text = (
         f"The step {row.key!r} of {row.run_id!r} has been resolved by {note.by} at {note.at:%Y-%m-%d %H:%M:%S} UTC: "
-        f"{said(note)}. {note.why}"
+        f"{kept_answer(note)}. {note.why}"
     )
     return AlreadyResolved(f"{text.rstrip('. ')}. {what_to_do}" if row.status == EntryStatus.IN_DOUBT else text)

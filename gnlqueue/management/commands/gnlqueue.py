@@ -18,7 +18,7 @@ from django.db import DatabaseError, connections
 from gnlqueue import queue
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.durable.entries import is_whole
-from gnlqueue.durable.resolving import in_doubt, resolve, said, was_failed
+from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, JobAttempt, QueueState, RunJournalEntry, StepNote
@@ -268,7 +268,7 @@ def _cut(text: str) -> str:
 def _value_of(note: StepNote) -> str:
     """Return what a note keeps, an answer or what was brought back, masked."""
     if note.kind == StepNote.Kind.RESOLUTION:
-        return said(note)
+        return kept_answer(note)
     return masked_text(note.value or "", is_whole=is_whole(note), indent=None) or MASK
 
 
