@@ -12,8 +12,7 @@ from datetime import datetime
 
 from django.http import HttpRequest
 
-from gnlqueue.durable.entries import SLEEP
-from gnlqueue.models import EntryStatus, Job, JobStatus, QueueState, RunJournalEntry, WorkerProcess
+from gnlqueue.models import EntryStatus, Job, JobStatus, QueueState, RunJournalEntry, StepKind, WorkerProcess
 
 FARTHEST = 1000  # jobs before this one that are counted
 MOST_WORKERS = 500  # rows that are read
@@ -70,7 +69,7 @@ def facts_of(
     paused = QueueState.objects.using(alias).filter(pk=job.queue_name).values_list("paused_at", flat=True).first()
     workers = list(WorkerProcess.objects.using(alias).order_by("-heartbeat_at")[:MOST_WORKERS])
     before, more_urgent = _place(job, alias) if job.status == JobStatus.READY else (0, 0)
-    sleeping = last if last is not None and last.kind == SLEEP and job.status == JobStatus.SCHEDULED else None
+    sleeping = last if last is not None and last.kind == StepKind.SLEEP and job.status == JobStatus.SCHEDULED else None
     return Facts(request, now, job, entries, None, paused, workers, before, more_urgent, sleeping)
 
 

@@ -6,15 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import CharField, OuterRef, Subquery, Value
-from django.db.models.functions import Cast, Concat
+from django.db.models import Subquery
 
 from gnlqueue.admin.base import CappedCount
 from gnlqueue.admin.verb_page import recorded_steps
 from gnlqueue.admin.verbs import Verb
 from gnlqueue.dialects import read_clock
 from gnlqueue.finding import Criteria, estimate, look, plans_for
-from gnlqueue.models import EntryStatus, Job, RunJournalEntry
+from gnlqueue.models import NOT_EFFECTS, RUN_OF_JOB, EntryStatus, Job, RunJournalEntry, run_id_of_outer_job
 from gnlqueue.tasks import run_operator_action
 
 CAP = 10_000  # jobs that are counted
@@ -25,10 +24,10 @@ SAMPLES = 5
 #: reads the whole journal.
 HAS_STEPS = Subquery(
     RunJournalEntry.objects.filter(
-        run_id=Concat(Value("job:"), Cast(OuterRef("pk"), CharField()), output_field=CharField()),
+        run_id=run_id_of_outer_job(),
         status=EntryStatus.DONE,
     )
-    .exclude(kind__in=["sleep", "now"])
+    .exclude(kind__in=NOT_EFFECTS)
     .values("pk")[:1]
 )
 
@@ -102,6 +101,6 @@ def preview_of(frozen: Criteria, alias: str) -> Preview:
         newest=max(times, default=None),
         samples=list(samples.filter(pk__in=first[:SAMPLES]).order_by("-pk")) if first else [],
         jobs_with_steps=len(with_steps),
-        steps=[(run_id.removeprefix("job:"), key) for run_id, key in steps[:SAMPLES]],
+        steps=[(run_id.removeprefix(RUN_OF_JOB), key) for run_id, key in steps[:SAMPLES]],
         looked_at=len(first),
     )

@@ -16,8 +16,17 @@ from django.utils.translation import ngettext
 
 from gnlqueue.admin.errors import HIDDEN, in_short, why_of
 from gnlqueue.admin.verbs import label_of
-from gnlqueue.durable.entries import NOW, SLEEP
-from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
+from gnlqueue.models import (
+    NOT_EFFECTS,
+    EntryStatus,
+    Job,
+    JobAttempt,
+    JobStatus,
+    OperatorAction,
+    RunJournalEntry,
+    StepKind,
+    StepNote,
+)
 from gnlqueue.templatetags.gnlqueue_admin import number
 
 
@@ -138,7 +147,7 @@ def _attempts(history: History) -> Iterator[Event]:
 
 
 def _did(entries: Iterable[RunJournalEntry]) -> list[str]:
-    keys = [entry.key for entry in entries if entry.kind not in {SLEEP, NOW}]
+    keys = [entry.key for entry in entries if entry.kind not in NOT_EFFECTS]
     if not keys:
         return []
     shown = ", ".join(key if len(key) <= 60 else f"{key[:60]}…" for key in keys[:5])
@@ -167,7 +176,7 @@ def _error(text: str, *, shows_texts: bool) -> list[str]:
 def _steps(entries: Iterable[RunJournalEntry]) -> Iterator[Event]:
     for entry in entries:
         key = {"step": entry.key}
-        if entry.kind == SLEEP:
+        if entry.kind == StepKind.SLEEP:
             yield Event(entry.started_at, "sleep", _("Went to sleep: %(step)s") % key)
         elif entry.status == EntryStatus.IN_DOUBT:
             error = entry.error or {}

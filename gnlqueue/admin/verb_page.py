@@ -21,7 +21,7 @@ from gnlqueue.admin.forms import ArgumentsForm, ReasonForm, RescheduleForm
 from gnlqueue.admin.verbs import VERBS, Verb
 from gnlqueue.bulk import act
 from gnlqueue.exceptions import GnlqueueError, JobNotFound
-from gnlqueue.models import EntryStatus, Job, RunJournalEntry
+from gnlqueue.models import NOT_EFFECTS, EntryStatus, Job, RunJournalEntry, run_id_of
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.registry import find_task
 from gnlqueue.templatetags._statuses import STATUSES
@@ -71,9 +71,9 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job, name: str) -> Ht
 def recorded_steps(job_ids: list[int], most: int = MOST_STEPS) -> list[tuple[str, str]]:
     """Return the run ids and keys of the steps that these jobs have recorded as done, one more than `most` of them."""
     recorded = RunJournalEntry.objects.using(alias_of(None)).filter(
-        run_id__in=[f"job:{id}" for id in job_ids], status=EntryStatus.DONE
+        run_id__in=[run_id_of(id) for id in job_ids], status=EntryStatus.DONE
     )
-    effects = recorded.exclude(kind__in=["sleep", "now"]).order_by("run_id", "position")
+    effects = recorded.exclude(kind__in=NOT_EFFECTS).order_by("run_id", "position")
     return list(effects.values_list("run_id", "key")[: most + 1])
 
 

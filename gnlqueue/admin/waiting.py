@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 
-from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
+from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote, run_id_of
 
 ON_A_PAGE = 50
 
@@ -60,7 +60,7 @@ def mismatches(after: str, alias: str) -> Page:
     shown = ids[:ON_A_PAGE]
     jobs = _jobs(shown, alias)
     notes = StepNote.objects.using(alias).filter(
-        entry__run_id__in=[f"job:{id}" for id in shown], kind=StepNote.Kind.MISMATCH
+        entry__run_id__in=[run_id_of(id) for id in shown], kind=StepNote.Kind.MISMATCH
     )
     latest = {note.entry.job_id: note for note in notes.select_related("entry").defer("entry__result").order_by("id")}
     lines = [Waiting(latest[id].entry, jobs.get(id), latest[id]) for id in shown if id in latest]

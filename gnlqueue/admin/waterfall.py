@@ -14,8 +14,7 @@ from itertools import accumulate, pairwise
 
 from django.utils.translation import gettext as _
 
-from gnlqueue.durable.entries import IDEMPOTENT, NOW, SLEEP
-from gnlqueue.models import EntryStatus, RunJournalEntry
+from gnlqueue.models import EntryStatus, RunJournalEntry, StepKind
 
 NARROWEST = 0.8  # per cent of the width, so that a bar can be seen
 
@@ -100,10 +99,10 @@ def draw(spans: Sequence[Span], attempts: Iterable[tuple[int, datetime]], now: d
 def span_of(entry: RunJournalEntry, result: str, *, running: bool) -> Span:
     """Say what the journal tells of one step; `result` is how its result begins, `running` whether its attempt is."""
     status, finished = entry.status, entry.finished_at
-    if entry.kind == SLEEP:
+    if entry.kind == StepKind.SLEEP:
         until = _moment(result)
         return Span(entry, "wait", entry.started_at, until, _("sleeps"))
-    if entry.kind == NOW:
+    if entry.kind == StepKind.NOW:
         return Span(entry, "moment", entry.started_at, finished, _("noted the time"))
     if status == EntryStatus.STARTED:
         if running:
@@ -116,7 +115,7 @@ def span_of(entry: RunJournalEntry, result: str, *, running: bool) -> Span:
     if status == EntryStatus.FAILED:
         return Span(entry, "failed", entry.started_at, finished, _("failed"))
     # An idempotent step is recorded when it has ended, and only then.
-    return Span(entry, "moment" if entry.kind == IDEMPOTENT else "ran", entry.started_at, finished, _("done"))
+    return Span(entry, "moment" if entry.kind == StepKind.IDEMPOTENT else "ran", entry.started_at, finished, _("done"))
 
 
 class _Axis:

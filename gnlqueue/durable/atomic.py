@@ -21,10 +21,10 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 
 from gnlqueue import dialects, payloads
-from gnlqueue.durable.entries import ATOMIC, Entry, FenceLost, Journal, ResultNotStored, encode_result
+from gnlqueue.durable.entries import Entry, FenceLost, Journal, ResultNotStored, encode_result
 from gnlqueue.durable.statements import only_what_rolls_back
 from gnlqueue.exceptions import GnlqueueError, JobInterrupt
-from gnlqueue.models import EntryStatus
+from gnlqueue.models import EntryStatus, StepKind
 
 logger = logging.getLogger("gnlqueue")
 
@@ -66,7 +66,10 @@ def run(
         with dialect.write_transaction(connection), transaction.atomic(using=using, durable=True):
             if not dialect.is_read_committed(connection) and not journal.fence.lock():
                 raise FenceLost
-            entry = journal.insert_here(key, ATOMIC, args_hash) if known is None else journal.restart_here(known)
+            if known is None:
+                entry = journal.insert_here(key, StepKind.ATOMIC, args_hash)
+            else:
+                entry = journal.restart_here(known)
             with only_what_rolls_back(using):
                 value = function()
             text = encode_result(value)

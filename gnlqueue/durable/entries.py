@@ -27,8 +27,6 @@ from gnlqueue.exceptions import JobInterrupt, JobPreempted, PayloadError
 from gnlqueue.models import EntryStatus, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import retried
 
-STEP, IDEMPOTENT, ATOMIC, SLEEP, NOW = "step", "idempotent_step", "atomic_step", "sleep", "now"
-
 LONGEST_NOTE = 20_000  # characters kept of evidence
 
 #: What a note of a mismatch has for a value where the code asks for nothing at that place.

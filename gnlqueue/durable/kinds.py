@@ -34,19 +34,10 @@ from gnlqueue.answers import Happened, NotHappened, Unknown
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import atomic, protocol
 from gnlqueue.durable.base import Step, TryAgain, described_error, shown
-from gnlqueue.durable.entries import (
-    ATOMIC,
-    IDEMPOTENT,
-    NOW,
-    SLEEP,
-    STEP,
-    Entry,
-    ResultNotStored,
-    encode_result,
-)
+from gnlqueue.durable.entries import Entry, ResultNotStored, encode_result
 from gnlqueue.durable.protocol import CallFunction, Pause, Protocol, Reply
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, StepFailed
-from gnlqueue.models import EntryStatus
+from gnlqueue.models import EntryStatus, StepKind
 from gnlqueue.queue.transactions import FIRST_PAUSE, TRIES
 
 logger = logging.getLogger("gnlqueue")
@@ -55,7 +46,7 @@ logger = logging.getLogger("gnlqueue")
 class AtLeastOnce(Step):
     """An `idempotent_step`: nothing is stored before the call, and its result after it."""
 
-    kind = IDEMPOTENT
+    kind = StepKind.IDEMPOTENT
 
     def attempt(self) -> Protocol:
         self.look_whether_held()
@@ -143,7 +134,7 @@ class MayBeInDoubt(Step):
 class ExactlyOnce(MayBeInDoubt):
     """An `atomic_step`: its record and its writes are one transaction."""
 
-    kind = ATOMIC
+    kind = StepKind.ATOMIC
 
     def attempt(self) -> Protocol:
         self.look_whether_held()
@@ -187,7 +178,7 @@ class ExactlyOnce(MayBeInDoubt):
 class AtMostOnce(MayBeInDoubt):
     """A `step`: its start is stored before the call, so that a crash in between is known to be one."""
 
-    kind = STEP
+    kind = StepKind.STEP
 
     def attempt(self) -> Protocol:
         self.run.write(self._store_start)
@@ -230,13 +221,13 @@ class Moment(Step):
 class Sleep(Moment):
     """When a `sleep` ends."""
 
-    kind = SLEEP
+    kind = StepKind.SLEEP
 
 
 class Now(Moment):
     """What `now()` said."""
 
-    kind = NOW
+    kind = StepKind.NOW
 
 
-KINDS: dict[str, type[Step]] = {STEP: AtMostOnce, IDEMPOTENT: AtLeastOnce, ATOMIC: ExactlyOnce}
+KINDS: dict[str, type[Step]] = {each.kind: each for each in (AtMostOnce, AtLeastOnce, ExactlyOnce)}

@@ -27,7 +27,7 @@ from gnlqueue.durable.entries import Entry, Journal
 from gnlqueue.durable.fences import LockFence
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
-from gnlqueue.models import RunLock
+from gnlqueue.models import RUN_OF_JOB, RunLock
 from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 
 logger = logging.getLogger("gnlqueue")
@@ -75,7 +75,7 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
         yield context
         return
     _check_run_id(run_id)
-    if run_id.startswith("job:"):
+    if run_id.startswith(RUN_OF_JOB):
         raise ValueError(f"{run_id!r} is the run of a job, and belongs to it alone: use another prefix.")
     alias = alias_of(using)
     fence = _acquire(run_id, alias, timedelta(seconds=seconds(ttl, "ttl")), 0)

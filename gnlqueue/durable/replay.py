@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from gnlqueue.durable.entries import ATOMIC, IDEMPOTENT, STEP, Entry
-from gnlqueue.models import EntryStatus
+from gnlqueue.durable.entries import Entry
+from gnlqueue.models import NOT_EFFECTS, EntryStatus
 
 
 class Mismatch(Exception):
@@ -100,7 +100,7 @@ class Replay:
                 new[trait] = key
         found = []
         for entry in self._left_out():
-            if entry.status != EntryStatus.DONE or entry.kind not in {STEP, IDEMPOTENT, ATOMIC}:
+            if entry.status != EntryStatus.DONE or entry.kind in NOT_EFFECTS:
                 continue
             traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not _is_keyed(entry.key))
             if _name(entry.key) in self._asked:

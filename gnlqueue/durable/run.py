@@ -15,7 +15,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable import protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
-from gnlqueue.durable.entries import ATOMIC, NOTHING_INSTEAD, Entry, Journal
+from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal
 from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
@@ -32,7 +32,7 @@ from gnlqueue.exceptions import (
     PayloadError,
     StepFailed,
 )
-from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.models import EntryStatus, StepKind, StepNote
 from gnlqueue.queue.transactions import in_own_transaction
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class Run(Steps):
         options: StepOptions,
     ) -> Any:
         """Do one step on this event loop, and return its result."""
-        if kind == ATOMIC:
+        if kind == StepKind.ATOMIC:
             _refuse_coroutines(name, function, "a plain def, as one transaction lives in one thread")
         caller = flow()
         caught = self._failures.caught_by(caller)  # here, where the frames of the handler are

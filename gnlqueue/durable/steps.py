@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from gnlqueue.durable.entries import ATOMIC, IDEMPOTENT, STEP
 from gnlqueue.durable.options import StepOptions, StepOptionsDict
+from gnlqueue.models import StepKind
 
 if TYPE_CHECKING:
     from gnlqueue.durable.run import Run
@@ -34,14 +34,14 @@ class Steps:
 
         Raises `StepFailed` when it is known not to have happened, and the interrupt that stops the run.
         """
-        return cast(T, self._run.run_step(STEP, name, function, args, kwargs, self._options))
+        return cast(T, self._run.run_step(StepKind.STEP, name, function, args, kwargs, self._options))
 
     def idempotent_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call `function` until it has returned once, and return its result; a crash in between runs it again.
 
         Raises `StepFailed` when it failed, and the interrupt that stops the run.
         """
-        return cast(T, self._run.run_step(IDEMPOTENT, name, function, args, kwargs, self._options))
+        return cast(T, self._run.run_step(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options))
 
     def atomic_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call `function` in one transaction with its own record: exactly once, for writes in the queue's database.
@@ -51,19 +51,19 @@ class Steps:
 
         Raises `StepFailed` when it failed and was rolled back, and the interrupt that stops the run.
         """
-        return cast(T, self._run.run_step(ATOMIC, name, function, args, kwargs, self._options))
+        return cast(T, self._run.run_step(StepKind.ATOMIC, name, function, args, kwargs, self._options))
 
     async def astep(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """Do what `step` does, with an `async def` function."""
-        return cast(T, await self._run.arun_step(STEP, name, function, args, kwargs, self._options))
+        return cast(T, await self._run.arun_step(StepKind.STEP, name, function, args, kwargs, self._options))
 
     async def aidempotent_step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """Do what `idempotent_step` does, with an `async def` function."""
-        return cast(T, await self._run.arun_step(IDEMPOTENT, name, function, args, kwargs, self._options))
+        return cast(T, await self._run.arun_step(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options))
 
     async def aatomic_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Do what `atomic_step` does, from asynchronous code; the function itself is a plain `def`."""
-        return cast(T, await self._run.arun_step(ATOMIC, name, function, args, kwargs, self._options))
+        return cast(T, await self._run.arun_step(StepKind.ATOMIC, name, function, args, kwargs, self._options))
 
 
 class _StepsWithOptions(Steps):

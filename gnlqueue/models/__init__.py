@@ -14,10 +14,22 @@ pages      jobs and steps that the admin shows on pages of their own
 from gnlqueue.models.jobs import FINISHED, WAITING, Job, JobAttempt, JobQuerySet, JobStatus, Status
 from gnlqueue.models.operation import OperatorAction, QueueState, TaskMinute, WorkerProcess
 from gnlqueue.models.pages import DeadJob, Overview, StepInDoubt
-from gnlqueue.models.runs import EntryStatus, RunJournalEntry, RunLock, StepNote
+from gnlqueue.models.runs import (
+    NOT_EFFECTS,
+    RUN_OF_JOB,
+    EntryStatus,
+    RunJournalEntry,
+    RunLock,
+    StepKind,
+    StepNote,
+    run_id_of,
+    run_id_of_outer_job,
+)
 
 __all__ = [
     "FINISHED",
+    "NOT_EFFECTS",
+    "RUN_OF_JOB",
     "WAITING",
     "DeadJob",
     "EntryStatus",
@@ -32,7 +44,10 @@ __all__ = [
     "RunLock",
     "Status",
     "StepInDoubt",
+    "StepKind",
     "StepNote",
     "TaskMinute",
     "WorkerProcess",
+    "run_id_of",
+    "run_id_of_outer_job",
 ]

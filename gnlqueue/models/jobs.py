@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from gnlqueue.indexes import PartialIndex, UniqueWhereSet
-from gnlqueue.models.runs import RunJournalEntry
+from gnlqueue.models.runs import RunJournalEntry, run_id_of
 
 
 class JobStatus(models.TextChoices):
@@ -155,7 +155,7 @@ class Job(models.Model):
     @property
     def run_id(self) -> str:
         """The id of the job's durable run."""
-        return f"job:{self.pk}"
+        return run_id_of(self.pk)
 
     @property
     def entries(self) -> models.QuerySet[RunJournalEntry]:

@@ -6,10 +6,38 @@ import hashlib
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Value
+from django.db.models.functions import Cast, Concat
 from django.utils.translation import gettext_lazy as _
 
 from gnlqueue.indexes import PartialIndex
+
+
+class StepKind(models.TextChoices):
+    """What a run records."""
+
+    STEP = "step"
+    IDEMPOTENT = "idempotent_step"
+    ATOMIC = "atomic_step"
+    SLEEP = "sleep"
+    NOW = "now"
+
+
+#: The kinds that only note a time: nothing outside of the run has changed.
+NOT_EFFECTS = (StepKind.SLEEP, StepKind.NOW)
+
+#: How the id of a job's run begins; the job's id follows.
+RUN_OF_JOB = "job:"
+
+
+def run_id_of(job_id: int) -> str:
+    """Return the id of a job's durable run."""
+    return f"{RUN_OF_JOB}{job_id}"
+
+
+def run_id_of_outer_job() -> Concat:
+    """Return the same as an expression, for a subquery on the jobs."""
+    return Concat(Value(RUN_OF_JOB), Cast(OuterRef("pk"), models.CharField()), output_field=models.CharField())
 
 
 class EntryStatus(models.TextChoices):
@@ -65,8 +93,8 @@ class RunJournalEntry(models.Model):
     @property
     def job_id(self) -> int | None:
         """The id of the job whose run this is; `None` for a run outside a job."""
-        prefix, _, number = self.run_id.partition(":")
-        return int(number) if prefix == "job" and number.isdigit() else None
+        number = self.run_id.removeprefix(RUN_OF_JOB)
+        return int(number) if number.isdigit() and number != self.run_id else None
 
 
 class StepNote(models.Model):

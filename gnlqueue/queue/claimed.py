@@ -11,7 +11,7 @@ from django.db.models import Q
 from gnlqueue.dialects import Held
 from gnlqueue.dialects.base import ClaimedRow
 from gnlqueue.exceptions import GnlqueueError, JobNotFound, LeaseLost
-from gnlqueue.models import Job, JobStatus
+from gnlqueue.models import Job, JobStatus, run_id_of
 
 #: A job's id and the lease token under which it is held.
 Pair = tuple[int, int]
@@ -56,7 +56,7 @@ class ClaimedJob(NamedTuple):
     @property
     def run_id(self) -> str:
         """The id of the job's durable run."""
-        return f"job:{self.id}"
+        return run_id_of(self.id)
 
 
 def database_of(*claimed: ClaimedJob) -> str:

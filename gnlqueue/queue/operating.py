@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import CharField, Exists, OuterRef, Value
-from django.db.models.functions import Cast, Coalesce, Concat
+from django.db.models import Exists
+from django.db.models.functions import Coalesce
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import (
     FINISHED,
+    NOT_EFFECTS,
     WAITING,
     EntryStatus,
     Job,
@@ -24,6 +25,8 @@ from gnlqueue.models import (
     QueueState,
     RunJournalEntry,
     RunLock,
+    run_id_of,
+    run_id_of_outer_job,
 )
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
@@ -154,7 +157,7 @@ def unblock_settled(job_id: int, *, alias: str, now: datetime | None = None) -> 
     somebody has just decided how it goes on.
     """
     job = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(pk=job_id).first()
-    entries = RunJournalEntry.objects.using(alias).filter(run_id=f"job:{job_id}", status=EntryStatus.IN_DOUBT)
+    entries = RunJournalEntry.objects.using(alias).filter(run_id=run_id_of(job_id), status=EntryStatus.IN_DOUBT)
     if job is None or entries.exists():
         return False
     attempts = min(job.attempts, max_attempts(job.task_name, job.max_attempts) - 1)
@@ -215,7 +218,7 @@ def enqueue_again(
         Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
     new.origin_id, new.options = old.pk, options or None
     recorded = RunJournalEntry.objects.using(alias).filter(run_id=old.run_id, status=EntryStatus.DONE)
-    effects = recorded.exclude(kind__in=["sleep", "now"]).order_by("position")
+    effects = recorded.exclude(kind__in=NOT_EFFECTS).order_by("position")
     return EnqueuedAgain(new, list(effects.values_list("key", flat=True)))
 
 
@@ -277,9 +280,8 @@ def prune(
 
 
 def _prunable(rows: JobQuerySet, alias: str) -> JobQuerySet:
-    run_id = Concat(Value("job:"), Cast(OuterRef("pk"), CharField()), output_field=CharField())
-    in_doubt = RunJournalEntry.objects.filter(run_id=run_id, status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED])
-    return rows.filter(~Exists(in_doubt))
+    entries = RunJournalEntry.objects.filter(run_id=run_id_of_outer_job())
+    return rows.filter(~Exists(entries.filter(status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED])))
 
 
 def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
@@ -288,9 +290,9 @@ def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
         ids = list(locked(rows, alias).values_list("id", flat=True)[:size])
         if not ids:
             return 0
-        entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[f"job:{id}" for id in ids])
+        entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[run_id_of(id) for id in ids])
         entries.delete()
-        locks = RunLock.objects.using(alias).filter(pk__in=[RunLock.key(f"job:{id}") for id in ids])
+        locks = RunLock.objects.using(alias).filter(pk__in=[RunLock.key(run_id_of(id)) for id in ids])
         locks.filter(owner__isnull=True).delete()
         JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
         jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=FINISHED)
