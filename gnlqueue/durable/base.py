@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.db import DatabaseError
 
@@ -15,7 +16,7 @@ from gnlqueue.durable.entries import LONGEST_NOTE, Entry, Journal, ResultNotStor
 from gnlqueue.durable.options import StepOptions
 from gnlqueue.durable.protocol import CallFunction, Flow, Pause, Protocol, Reply
 from gnlqueue.exceptions import JobInterrupt, StepFailed, dotted
-from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.models import EntryStatus, StepKind, StepNote
 
 if TYPE_CHECKING:
     from gnlqueue.durable.run import Run
@@ -30,37 +31,24 @@ class TryAgain(Exception):
         self.pause = pause
 
 
+@dataclass(kw_only=True, eq=False)
 class Step:
-    """One step that the code asked for; `entry` is what the journal has of it, `None` where it is new."""
+    """One step that the code asked for."""
 
-    kind: str
+    kind: ClassVar[StepKind]
 
-    def __init__(
-        self,
-        run: Run,
-        journal: Journal,
-        key: str,
-        caller: Flow,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        args_hash: str | None,
-        options: StepOptions,
-        entry: Entry | None,
-        effect: dict[str, str],
-    ) -> None:
-        self.run = run
-        self.journal = journal
-        self.key = key
-        self.caller = caller
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.args_hash = args_hash
-        self.options = options
-        self.entry = entry
-        self.effect = effect  #: the effect key, as the argument that `pass_key_as` names
-        self.tries = 0
+    run: Run
+    journal: Journal
+    key: str
+    args_hash: str | None
+    entry: Entry | None  #: what the journal has of it, `None` where it is new
+    caller: Flow
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    effect: dict[str, str]  #: its effect key, as the argument that `pass_key_as` names
+    options: StepOptions
+    tries: int = field(default=0, init=False)
 
     def perform(self) -> Protocol:
         """Replay the step, or do it; return its result."""

@@ -24,17 +24,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
 from django.db import DatabaseError
 
-from gnlqueue import dialects, payloads
+from gnlqueue import dialects
 from gnlqueue.answers import Happened, NotHappened, Unknown
-from gnlqueue.dialects import read_clock
 from gnlqueue.durable import atomic, protocol
 from gnlqueue.durable.base import Step, TryAgain, described_error, shown
-from gnlqueue.durable.entries import Entry, ResultNotStored, encode_result
+from gnlqueue.durable.entries import Entry, ResultNotStored
 from gnlqueue.durable.protocol import CallFunction, Pause, Protocol, Reply
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, StepFailed
 from gnlqueue.models import EntryStatus, StepKind
@@ -202,32 +200,6 @@ class AtMostOnce(MayBeInDoubt):
             self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED, starting=True)
         else:
             self.journal.change(self.entry, EntryStatus.STARTED, starting=True, error=None)
-
-
-class Moment(Step):
-    """A time that is recorded when it is first asked for."""
-
-    def record_time(self, offset: timedelta) -> datetime:
-        """Return the database's time plus `offset`, as it was at the first call."""
-        if self.entry is not None:
-            return datetime.fromisoformat(payloads.decode(self.entry.result))
-        self.run.begin_only_if_wanted(self.key)
-        time = read_clock(self.run.fence.database) + offset
-        text = encode_result(time.isoformat())
-        self.record(EntryStatus.DONE, evidence=text, starting=True, result=text)
-        return time
-
-
-class Sleep(Moment):
-    """When a `sleep` ends."""
-
-    kind = StepKind.SLEEP
-
-
-class Now(Moment):
-    """What `now()` said."""
-
-    kind = StepKind.NOW
 
 
 KINDS: dict[str, type[Step]] = {each.kind: each for each in (AtMostOnce, AtLeastOnce, ExactlyOnce)}

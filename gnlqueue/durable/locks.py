@@ -23,7 +23,7 @@ from gnlqueue.backoff import seconds
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.context import current
-from gnlqueue.durable.entries import Entry, Journal
+from gnlqueue.durable.entries import Entry
 from gnlqueue.durable.fences import LockFence
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
@@ -93,14 +93,13 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
 class _OutsideRun(Run):
     """A run outside a job: nothing above it knows interrupts, so they come as ordinary errors."""
 
+    is_shared = True
+
     def sleep(self, name: str, length: timedelta | float) -> None:
         raise RuntimeError("Only a job's run can sleep: there is nobody to wake another one up.")
 
     async def asleep(self, name: str, length: timedelta | float) -> None:
         self.sleep(name, length)
-
-    def _block_on_renamed(self, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
-        """Let it be: several pieces of code may share such a run, and each asks for its own steps."""
 
     def out_of_mismatch(self, entry: Entry) -> str:
         return "Put the code right, or give the run another id: no job waits here for a decision."

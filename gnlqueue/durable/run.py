@@ -6,40 +6,46 @@ import inspect
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from gnlqueue import payloads
 from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
-from gnlqueue.durable import protocol
+from gnlqueue.durable import blocking, moments, protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
-from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal
+from gnlqueue.durable.entries import Entry, Journal
 from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
-from gnlqueue.durable.kinds import KINDS, Moment, Now, Sleep
+from gnlqueue.durable.kinds import KINDS
+from gnlqueue.durable.open_steps import OpenSteps
 from gnlqueue.durable.options import StepOptions
 from gnlqueue.durable.protocol import Flow, flow, inside_step
 from gnlqueue.durable.replay import Mismatch, Replay
-from gnlqueue.durable.steps import Steps
+from gnlqueue.durable.steps import Asked, Steps
 from gnlqueue.exceptions import (
-    JobBlocked,
     JobGivenUp,
     JobInterrupt,
     JobPreempted,
-    JobSuspended,
     PayloadError,
     StepFailed,
 )
-from gnlqueue.models import EntryStatus, StepKind, StepNote
+from gnlqueue.models import EntryStatus, StepKind
 from gnlqueue.queue.transactions import in_own_transaction
 
 T = TypeVar("T")
 
 _DEFAULTS = StepOptions()
 
-MOST_NAMED = 20  # steps that one message names
+
+class Place(NamedTuple):
+    """Where a step stands in the journal; `entry` is what it has of the step, `None` where that is new."""
+
+    journal: Journal
+    key: str
+    args_hash: str | None
+    entry: Entry | None
 
 
 class Run(Steps):
@@ -47,6 +53,9 @@ class Run(Steps):
 
     An interrupt is a fact of the run: once one is set, every call here raises it again, whatever the code caught.
     """
+
+    #: Whether several pieces of code share the run, so that none of them asks for all of its steps.
+    is_shared = False
 
     def __init__(self, run_id: str, fence: Fence, *, settling: bool = False) -> None:
         self.run_id = run_id
@@ -57,13 +66,11 @@ class Run(Steps):
         self._options = _DEFAULTS
         self._loaded: tuple[Journal, Replay] | None = None
         self._lock = threading.RLock()  # one step at a time finds its place in the journal
-        self._guard = threading.RLock()  # of what is open, and of the end; never held while the database is asked
-        self._closed: threading.Condition | None = None  # made by who waits for a step of another thread
-        self._open: list[Flow] = []  # of each open step, the flow of control that it belongs to
-        self._ended = False
+        self._interrupting = threading.Lock()  # the first interrupt counts
         self._latest: datetime | None = None  # what the database's clock said last
-        self._main_flow = flow()
-        self._failures = Failures(self._main_flow)
+        self.main_flow = flow()
+        self.open_steps = OpenSteps()
+        self.failures = Failures(self.main_flow)
 
     # --- what a handler asks, besides its steps ----------------------------------------------------------------------
 
@@ -73,20 +80,20 @@ class Run(Steps):
         The job is suspended here, and comes back to this line when the time is over.
         """
         protocol.refuse_event_loop("sleep")
-        self._sleep(name, timedelta(seconds=seconds(length, "the sleep")), flow())
+        moments.sleep(self, name, timedelta(seconds=seconds(length, "the sleep")), flow())
 
     async def asleep(self, name: str, length: timedelta | float) -> None:
         """Do what `sleep` does, from asynchronous code."""
-        await protocol.wait_for(self._sleep, name, timedelta(seconds=seconds(length, "the sleep")), flow())
+        await protocol.wait_for(moments.sleep, self, name, timedelta(seconds=seconds(length, "the sleep")), flow())
 
     def now(self) -> datetime:
         """Return the database's time at the first call here, and the same time on every replay."""
         protocol.refuse_event_loop("now")
-        return self._now(flow())
+        return moments.now(self, flow())
 
     async def anow(self) -> datetime:
         """Do what `now` does, from asynchronous code."""
-        return await protocol.wait_for(self._now, flow())
+        return await protocol.wait_for(moments.now, self, flow())
 
     def effect_key(self, name: str, key: str | None = None) -> str:
         """Return a text that names the effect of a step for ever, to hand to an API as its idempotency key."""
@@ -106,55 +113,66 @@ class Run(Steps):
 
     # --- what steps ask ----------------------------------------------------------------------------------------------
 
-    def run_step(
-        self,
-        kind: str,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: StepOptions,
-    ) -> Any:
+    def run_step(self, asked: Asked) -> Any:
         """Do one step in this thread, and return its result."""
-        _refuse_coroutines(name, function, "astep or aidempotent_step")
-        protocol.refuse_event_loop(kind)
+        _refuse_coroutines(asked, "astep or aidempotent_step")
+        protocol.refuse_event_loop(asked.kind)
         caller = flow()
-        caught = self._failures.caught_by(caller)
-        step = self._open_step(KINDS[kind], name, function, args, kwargs, options, caller, caught)
-        try:
-            return protocol.drive(step.perform())
-        except StepFailed as failed:
-            self._failures.note_reached(caller, failed)
-            raise
-        finally:
-            self._close_step(caller)
+        caught = self.failures.caught_by(caller)
+        with self.open_steps.entered(caller):
+            step = self._find_step(asked, caller, caught)
+            try:
+                return protocol.drive(step.perform())
+            except StepFailed as failed:
+                self.failures.note_reached(caller, failed)
+                raise
 
-    async def arun_step(
+    async def arun_step(self, asked: Asked) -> Any:
+        """Do one step on this event loop, and return its result."""
+        if asked.kind == StepKind.ATOMIC:
+            _refuse_coroutines(asked, "a plain def, as one transaction lives in one thread")
+        caller = flow()
+        caught = self.failures.caught_by(caller)  # here, where the frames of the handler are
+        with self.open_steps.entered(caller):
+            step = await protocol.wait_for(self._find_step, asked, caller, caught)
+            try:
+                return await protocol.adrive(step.perform())
+            except StepFailed as failed:
+                self.failures.note_reached(caller, failed)
+                raise
+
+    def find(
         self,
         kind: str,
         name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: StepOptions,
-    ) -> Any:
-        """Do one step on this event loop, and return its result."""
-        if kind == StepKind.ATOMIC:
-            _refuse_coroutines(name, function, "a plain def, as one transaction lives in one thread")
-        caller = flow()
-        caught = self._failures.caught_by(caller)  # here, where the frames of the handler are
-        step, cancelled = await protocol.to_its_end(
-            self._open_step, KINDS[kind], name, function, args, kwargs, options, caller, caught
-        )
-        try:
-            if cancelled is not None:
-                raise cancelled
-            return await protocol.adrive(step.perform())
-        except StepFailed as failed:
-            self._failures.note_reached(caller, failed)
-            raise
-        finally:
-            self._close_step(caller)
+        caller: Flow,
+        caught: list[Failure],
+        options: StepOptions = _DEFAULTS,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Place:
+        """Return where a step that was entered stands in the journal; what its caller has caught is sealed.
+
+        Blocks the run where something else was recorded there.
+        """
+        self._refuse_where_no_step_can_begin(name)
+        with self._lock:
+            self._raise_if_stopped()
+            journal, replay = self._load()
+            key = replay.key(name, options.key, main_flow=caller == self.main_flow)
+            args_hash = _hash(key, args, kwargs or {}) if args or kwargs else None
+            try:
+                entry = replay.find(key, kind, args_hash, match_args=options.match_args)
+            except Mismatch as mismatch:
+                blocking.on_mismatch(self, journal, mismatch)
+            self.failures.seal(caught)
+        return Place(journal, key, args_hash, entry)
+
+    def is_past(self, time: datetime) -> bool:
+        """Tell whether this time is over, by the database's clock."""
+        if self._latest is None or self._latest < time:  # a replay of many sleeps asks once
+            self._latest = read_clock(self.fence.database)
+        return self._latest >= time
 
     def begin_only_if_wanted(self, key: str) -> None:
         """Stop where no step may begin, though the run is held."""
@@ -171,11 +189,11 @@ class Run(Steps):
 
     def note_failure(self, step: Step, failed: StepFailed) -> None:
         """Remember a failure that the handler is about to see; if it goes on after it, the failure is sealed."""
-        self._failures.note(step, failed)
+        self.failures.note(step, failed)
 
     def stop(self, interrupt: JobInterrupt) -> NoReturn:
         """Set what stops the run, unless something did before, and raise it."""
-        with self._guard:
+        with self._interrupting:
             if self.interrupt is None:
                 self.interrupt = interrupt
         raise self.as_raised(self.interrupt)
@@ -201,13 +219,9 @@ class Run(Steps):
 
     def end(self) -> None:
         """Wait until no step is open any more, and let none begin: the handler has returned or raised."""
-        with self._guard:
-            self._ended = True
-            self._failures.forget()
-            # The main flow is the handler's own, so that its steps have ended with it.
-            if any(each != self._main_flow for each in self._open):
-                self._closed = threading.Condition(self._guard)
-                self._closed.wait_for(lambda: all(each == self._main_flow for each in self._open))
+        self.open_steps.close()
+        self.failures.forget()
+        self.open_steps.wait(self.main_flow)
 
     def look_back(self) -> None:
         """Stop where the handler has returned though its code has left out what it must not; after `end`.
@@ -219,52 +233,32 @@ class Run(Steps):
             return
         journal, replay = self._loaded
         for entry in replay.left_open():
-            self._block_in_doubt(journal, entry)
+            blocking.on_left_open(self, journal, entry)
+        if self.is_shared:
+            return
         if (renamed := replay.renamed()) and (seen := journal.seen_to_repeat()):
             renamed = [(entry, again) for entry, again in renamed if entry.lease_token not in seen]
         if renamed:
-            self._block_on_renamed(journal, renamed)
+            blocking.on_renamed(self, journal, renamed)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _open_step(
-        self,
-        kind: type[Step],
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: StepOptions,
-        caller: Flow,
-        caught: list[Failure],
-    ) -> Step:
-        """Find the step's key and what is recorded of it; from here on it is open."""
-        self._refuse_where_no_step_can_begin(name)
-        with self._guard:
-            self._raise_if_stopped()
-            self._open.append(caller)
-        try:
-            with self._lock:
-                self._raise_if_stopped()
-                journal, replay = self._load()
-                key = replay.key(name, options.key, main_flow=caller == self._main_flow)
-                args_hash = self._hash(key, args, kwargs) if args or kwargs else None
-                try:
-                    entry = replay.find(key, kind.kind, args_hash, match_args=options.match_args)
-                except Mismatch as mismatch:
-                    self._block_on_mismatch(journal, mismatch)
-                self._failures.seal(caught)
-        except BaseException:
-            self._close_step(caller)
-            raise
-        effect = {options.pass_key_as: self._effect_key(key)} if options.pass_key_as else {}
-        return kind(self, journal, key, caller, function, args, kwargs, args_hash, options, entry, effect)
-
-    def _close_step(self, caller: Flow) -> None:
-        with self._guard:
-            self._open.remove(caller)
-            if self._closed is not None:
-                self._closed.notify_all()
+    def _find_step(self, asked: Asked, caller: Flow, caught: list[Failure]) -> Step:
+        kind, name, function, args, kwargs, options = asked
+        journal, key, args_hash, entry = self.find(kind, name, caller, caught, options, args, kwargs)
+        return KINDS[kind](
+            run=self,
+            journal=journal,
+            key=key,
+            args_hash=args_hash,
+            entry=entry,
+            caller=caller,
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            effect={options.pass_key_as: self._effect_key(key)} if options.pass_key_as else {},
+            options=options,
+        )
 
     def _refuse_where_no_step_can_begin(self, name: str) -> None:
         run_id, outer = inside_step.get() or (None, None)
@@ -279,39 +273,6 @@ class Run(Steps):
                 "of an atomic_step."
             )
 
-    def _block_on_mismatch(self, journal: Journal, mismatch: Mismatch) -> NoReturn:
-        text = (
-            f"The code does not fit the journal of {self.run_id!r}: {mismatch}. {self.out_of_mismatch(mismatch.entry)}"
-        )
-        got = payloads.encode(mismatch.got, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
-        self._block_for_mismatch(journal, mismatch.entry, text, got)
-
-    def _block_in_doubt(self, journal: Journal, entry: Entry) -> NoReturn:
-        if entry.status != EntryStatus.IN_DOUBT:
-            self.write(lambda: journal.change(entry, EntryStatus.IN_DOUBT))
-        text = (
-            f"The code no longer asks for the step {entry.key!r} of {self.run_id!r}, and nobody knows whether it "
-            f"happened. Find out, and say so: manage.py gnlqueue resolve {entry.id}."
-        )
-        self.stop(JobBlocked(text, "in_doubt"))
-
-    def _block_on_renamed(self, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
-        first, _ = renamed[0]
-        named = ", ".join(f"{entry.key!r} (it did {again!r} instead)" for entry, again in renamed[:MOST_NAMED])
-        more = f", and {len(renamed) - MOST_NAMED} more" if len(renamed) > MOST_NAMED else ""
-        text = (
-            f"The code of {self.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
-            "name or key this has perhaps happened twice. Put the code right and go on, go on without, or fail the "
-            f"job: manage.py gnlqueue resolve {first.id}."
-        )
-        self._block_for_mismatch(journal, first, text, NOTHING_INSTEAD)
-
-    def _block_for_mismatch(self, journal: Journal, entry: Entry, text: str, got: str) -> NoReturn:
-        if (stops := self.fence.why_lost()) is not None:  # the run is somebody else's, and so is the question
-            self.stop(stops)
-        journal.note(entry, StepNote.Kind.MISMATCH, f"token {self.fence.token}", text, got)
-        self.stop(JobBlocked(text, "mismatch"))
-
     def _check(self) -> None:
         self._raise_if_stopped()
         stops = self.fence.why_lost()
@@ -321,28 +282,8 @@ class Run(Steps):
     def _raise_if_stopped(self) -> None:
         if self.interrupt is not None:
             raise self.as_raised(self.interrupt)
-        if self._ended:
+        if self.open_steps.closed:
             raise self.as_raised(JobPreempted(f"The attempt of {self.run_id!r} has ended; nothing begins after it."))
-
-    def _sleep(self, name: str, length: timedelta, caller: Flow) -> None:
-        until = self._moment(Sleep, name, length, caller)
-        if self._latest is None or self._latest < until:  # a replay of many sleeps asks for the time once
-            self._latest = read_clock(self.fence.database)
-        if self._latest < until:
-            self.stop(JobSuspended(f"The run {self.run_id!r} sleeps until {until:%Y-%m-%d %H:%M:%S} UTC.", until))
-
-    def _now(self, caller: Flow) -> datetime:
-        return self._moment(Now, "now", timedelta(), caller)
-
-    def _moment(self, kind: type[Moment], name: str, offset: timedelta, caller: Flow) -> datetime:
-        if caller != self._main_flow:
-            raise ValueError(f"{kind.kind} belongs in the main flow of the run, not in a thread or an asyncio task.")
-        caught = self._failures.caught_by(caller)
-        step = self._open_step(kind, name, read_clock, (), {}, self._options, caller, caught)
-        try:
-            return cast(Moment, step).record_time(offset)
-        finally:
-            self._close_step(caller)
 
     def _load(self) -> tuple[Journal, Replay]:
         """Return the run's journal, read at the first call."""
@@ -352,15 +293,6 @@ class Run(Steps):
             self._loaded = journal, Replay(journal.recorded)
         return self._loaded
 
-    def _hash(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        what, limit = f"the arguments of the step {key!r}", settings().MAX_PAYLOAD_BYTES
-        try:
-            return payloads.digest([list(args), kwargs], what, limit=limit)
-        except PayloadError as error:
-            raise PayloadError(
-                f"{error} Or close over the value, lambda: …, which is not compared on replay."
-            ) from None
-
     def _effect_key(self, step_key: str) -> str:
         return effect_key(self._identity(), step_key)
 
@@ -369,6 +301,14 @@ class Run(Steps):
         return self.run_id
 
 
-def _refuse_coroutines(name: str, function: Callable[..., Any], instead: str) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise TypeError(f"The function of the step {name!r} is async def; use {instead}.")
+def _refuse_coroutines(asked: Asked, instead: str) -> None:
+    if inspect.iscoroutinefunction(asked.function):
+        raise TypeError(f"The function of the step {asked.name!r} is async def; use {instead}.")
+
+
+def _hash(key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    what, limit = f"the arguments of the step {key!r}", settings().MAX_PAYLOAD_BYTES
+    try:
+        return payloads.digest([list(args), kwargs], what, limit=limit)
+    except PayloadError as error:
+        raise PayloadError(f"{error} Or close over the value, lambda: …, which is not compared on replay.") from None

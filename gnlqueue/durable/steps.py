@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
 from gnlqueue.durable.options import StepOptions, StepOptionsDict
 from gnlqueue.models import StepKind
@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from gnlqueue.durable.run import Run
 
 T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A step as the handler asks for it."""
+
+    kind: StepKind
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: StepOptions
 
 
 class Steps:
@@ -34,14 +45,14 @@ class Steps:
 
         Raises `StepFailed` when it is known not to have happened, and the interrupt that stops the run.
         """
-        return cast(T, self._run.run_step(StepKind.STEP, name, function, args, kwargs, self._options))
+        return cast(T, self._run.run_step(Asked(StepKind.STEP, name, function, args, kwargs, self._options)))
 
     def idempotent_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call `function` until it has returned once, and return its result; a crash in between runs it again.
 
         Raises `StepFailed` when it failed, and the interrupt that stops the run.
         """
-        return cast(T, self._run.run_step(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options))
+        return cast(T, self._run.run_step(Asked(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options)))
 
     def atomic_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call `function` in one transaction with its own record: exactly once, for writes in the queue's database.
@@ -51,19 +62,21 @@ class Steps:
 
         Raises `StepFailed` when it failed and was rolled back, and the interrupt that stops the run.
         """
-        return cast(T, self._run.run_step(StepKind.ATOMIC, name, function, args, kwargs, self._options))
+        return cast(T, self._run.run_step(Asked(StepKind.ATOMIC, name, function, args, kwargs, self._options)))
 
     async def astep(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """Do what `step` does, with an `async def` function."""
-        return cast(T, await self._run.arun_step(StepKind.STEP, name, function, args, kwargs, self._options))
+        return cast(T, await self._run.arun_step(Asked(StepKind.STEP, name, function, args, kwargs, self._options)))
 
     async def aidempotent_step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """Do what `idempotent_step` does, with an `async def` function."""
-        return cast(T, await self._run.arun_step(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options))
+        return cast(
+            T, await self._run.arun_step(Asked(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options))
+        )
 
     async def aatomic_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Do what `atomic_step` does, from asynchronous code; the function itself is a plain `def`."""
-        return cast(T, await self._run.arun_step(StepKind.ATOMIC, name, function, args, kwargs, self._options))
+        return cast(T, await self._run.arun_step(Asked(StepKind.ATOMIC, name, function, args, kwargs, self._options)))
 
 
 class _StepsWithOptions(Steps):

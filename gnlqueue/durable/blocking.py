@@ -1,0 +1,55 @@
+"""What blocks a run because its code and its journal do not fit: the question that a human is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from gnlqueue import payloads
+from gnlqueue.conf import settings
+from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal
+from gnlqueue.durable.replay import Mismatch
+from gnlqueue.exceptions import JobBlocked
+from gnlqueue.models import EntryStatus, StepNote
+
+if TYPE_CHECKING:
+    from gnlqueue.durable.run import Run
+
+MOST_NAMED = 20  # steps that one message names
+
+
+def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
+    """Stop where the code asks for something else than was recorded at this place."""
+    text = f"The code does not fit the journal of {run.run_id!r}: {mismatch}. {run.out_of_mismatch(mismatch.entry)}"
+    got = payloads.encode(mismatch.got, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
+    _for_mismatch(run, journal, mismatch.entry, text, got)
+
+
+def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
+    """Stop where the code has left out a step of which nobody knows whether it happened."""
+    if entry.status != EntryStatus.IN_DOUBT:
+        run.write(lambda: journal.change(entry, EntryStatus.IN_DOUBT))
+    text = (
+        f"The code no longer asks for the step {entry.key!r} of {run.run_id!r}, and nobody knows whether it "
+        f"happened. Find out, and say so: manage.py gnlqueue resolve {entry.id}."
+    )
+    run.stop(JobBlocked(text, "in_doubt"))
+
+
+def on_renamed(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]) -> NoReturn:
+    """Stop where the code has left out steps that were done, and seems to have repeated them under other keys."""
+    first, _ = renamed[0]
+    named = ", ".join(f"{entry.key!r} (it did {again!r} instead)" for entry, again in renamed[:MOST_NAMED])
+    more = f", and {len(renamed) - MOST_NAMED} more" if len(renamed) > MOST_NAMED else ""
+    text = (
+        f"The code of {run.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
+        "name or key this has perhaps happened twice. Put the code right and go on, go on without, or fail the "
+        f"job: manage.py gnlqueue resolve {first.id}."
+    )
+    _for_mismatch(run, journal, first, text, NOTHING_INSTEAD)
+
+
+def _for_mismatch(run: Run, journal: Journal, entry: Entry, text: str, got: str) -> NoReturn:
+    if (stops := run.fence.why_lost()) is not None:  # the run is somebody else's, and so is the question
+        run.stop(stops)
+    journal.note(entry, StepNote.Kind.MISMATCH, f"token {run.fence.token}", text, got)
+    run.stop(JobBlocked(text, "mismatch"))

@@ -1,0 +1,40 @@
+"""Which steps of a run are open, so that nothing is concluded while one of them may still write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gnlqueue.durable.protocol import Flow
+
+
+class OpenSteps:
+    """The steps of a run that began and have not ended, each as the flow of control that it belongs to."""
+
+    def __init__(self) -> None:
+        self.closed = False  #: whether the attempt has ended: a step that enters afterwards must not begin
+        self._open: list[Flow] = []
+        self._changed = threading.Condition()  # never held while the database is asked
+
+    @contextmanager
+    def entered(self, flow: Flow) -> Iterator[None]:
+        """Count a step as open while the block runs; whoever waits sees it, unless `closed` is set in there already."""
+        with self._changed:
+            self._open.append(flow)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open.remove(flow)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let none begin from now on."""
+        with self._changed:
+            self.closed = True
+
+    def wait(self, main_flow: Flow) -> None:
+        """Wait until all have ended but those of the main flow: that is the handler's own, and they end with it."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(each == main_flow for each in self._open))
