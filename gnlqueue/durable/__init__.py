@@ -1,7 +1,8 @@
 """Durable runs: a journal of named steps, so that a run that crashed half-way goes on where it was.
 
 What is recorded as done never runs again; what may or may not have happened stops the run and asks. See
-`docs/durable-runs.md` for which step is for which effect.
+`docs/durable-runs.md` for which step is for which effect. The *handler* is the code that asks for the steps: the task's
+function.
 
 ============  =====================================================================================================
 module        its job
@@ -9,10 +10,18 @@ module        its job
 fences        who may write into a journal: the holder of the job's lease, or of the run lock
 entries       the journal: read once, written under the fence
 replay        keys of steps, and whether the code asks for what the journal holds
-atomic        the transaction of an `atomic_step`
+effects       the key that names a step's effect for ever
+options       what `context.using()` says about a step
 protocol      what a step asks of its driver: a generator, run by a thread or by an event loop
 base          what the kinds of step share: trying again, storing what came of it
+statements    what an `atomic_step` may not ask the database for
+atomic        the transaction of an `atomic_step`
 kinds         the three kinds of step, and what each outcome means for them
+moments       the times that a run records: the end of a `sleep`, and what `now` said
+lineage       which asyncio task began which
+failures      which failures the handler has caught, so that they stay
+open_steps    which steps are open, so that an attempt does not end before them
+blocking      what blocks a run because its code and its journal do not fit
 steps         the steps as a handler calls them
 run           `Run`: one durable execution
 context       `JobContext`: the run of a job
