@@ -31,7 +31,7 @@ class TryAgain(Exception):
         self.pause = pause
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Step:
     """One step that the code asked for."""
 

@@ -382,6 +382,16 @@ def test_payload_needs_its_permission(play: Play, log_in: LogIn) -> None:
     assert "hidden argument" in look(log_in("view_job", "view_job_payload", name="bea"), job_url(job))
 
 
+def test_progress_needs_it_too_and_is_redacted(play: Play, log_in: LogIn, settings: Any) -> None:
+    settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["customer"]}
+    job = play(lambda context: context.set_progress({"done": "120 of 500", "customer": "Ada"}))
+    attempt(job)
+    assert "120 of 500" not in look(log_in("view_job"), job_url(job))
+    said = look(log_in("view_job", "view_job_payload", name="bea"), job_url(job))
+    assert 'Progress { "done": "120 of 500", "customer": ' in said
+    assert "Ada" not in said
+
+
 def test_why_there_is_evidence_needs_it_too(play: Play, log_in: LogIn) -> None:
     job = attempt(play(lambda context: context.step("charge", lambda: {"4242 4242": b"x"})))  # which no JSON can carry
     pages = (job_url(job), decision_url(entry(job)))
