@@ -13,13 +13,13 @@ class OpenSteps:
     """The steps of a run that began and have not ended, each as the flow of control that it belongs to."""
 
     def __init__(self) -> None:
-        self.closed = False  #: whether the attempt has ended: a step that enters afterwards must not begin
+        self.closed = False  #: the attempt has ended, and no step may begin
         self._open: list[Flow] = []
         self._changed = threading.Condition()  # never held while the database is asked
 
     @contextmanager
     def entered(self, flow: Flow) -> Iterator[None]:
-        """Count a step as open while the block runs; whoever waits sees it, unless `closed` is set in there already."""
+        """Count a step as open while the block runs, which looks whether they are `closed` before it begins."""
         with self._changed:
             self._open.append(flow)
         try:
