@@ -36,13 +36,13 @@ from gnlqueue.queue import wakeups
 from gnlqueue.queue.transactions import retried
 
 CHUNK = 100  # jobs changed in one transaction
-LONGEST = 1_000  # numbers that one statement names
-FIRST_IDS = 10  # numbers that the log keeps of an action that is finished
+LONGEST = 1_000  # ids that one statement names
+FIRST_IDS = 10  # that the log keeps of an action that is finished
 COUNT = 10_000  # jobs counted in one transaction
 AT_ONCE = 500  # jobs that a request changes itself; more are left to a background job
 
 
-def act(verb: str, job: Job | int, *, using: str, run_after: datetime | timedelta | None = None) -> Job:
+def act(verb: str, job_id: int, *, using: str, run_after: datetime | timedelta | None = None) -> Job:
     """Do a verb of the operator log (retry, run_now, reschedule, cancel) to a job, and return the job.
 
     `run_after` is for reschedule; given to retry or run_now, the job does not start before it.
@@ -50,20 +50,19 @@ def act(verb: str, job: Job | int, *, using: str, run_after: datetime | timedelt
     Raises `WrongStatus` where the verb does not apply, `JobNotFound` where the job is gone.
     """
     if verb == "cancel":
-        return queue.cancel(job, using=using)
+        return queue.cancel(job_id, using=using)
     if verb == "retry":
-        again = queue.retry(job, using=using)
+        again = queue.retry(job_id, using=using)
         return again if run_after is None else queue.reschedule(again, run_after, using=using)
     if verb == "run_now":
-        id = job.pk if isinstance(job, Job) else job
-        if not Job.objects.using(using).with_status(JobStatus.SCHEDULED).filter(pk=id).exists():
-            raise WrongStatus(f"{queue.get(id, using=using)} is not scheduled, so it does not wait for a time.")
-        soon = queue.reschedule(id, run_after or timedelta(0), using=using)
+        if not Job.objects.using(using).with_status(JobStatus.SCHEDULED).filter(pk=job_id).exists():
+            raise WrongStatus(f"{queue.get(job_id, using=using)} is not scheduled, so it does not wait for a time.")
+        soon = queue.reschedule(job_id, run_after or timedelta(0), using=using)
         wakeups.wake(using, [soon.queue_name])
         return soon
     if verb == "reschedule":
         assert run_after is not None
-        return queue.reschedule(job, run_after, using=using)
+        return queue.reschedule(job_id, run_after, using=using)
     raise ValueError(f"There is no verb {verb!r} for jobs.")
 
 
@@ -88,7 +87,7 @@ def uncounted(where: Any) -> tuple[datetime, datetime] | None:
     """
     try:
         return datetime.fromisoformat(where["filter"]["as_of"]), datetime.fromisoformat(where["counted"])
-    except (KeyError, TypeError, ValueError):  # it is about numbers, or of another version
+    except (KeyError, TypeError, ValueError):  # it is about ids, or of another version
         return None
 
 
@@ -100,7 +99,7 @@ def run(action_id: int, *, using: str, go_on: Callable[[], None] = lambda: None)
 
 
 def _do_chunk(action_id: int, using: str) -> bool:
-    """Change the next jobs and move the position, in one transaction; tell whether something is left."""
+    """Count or change the next jobs and move the position, in one transaction; tell whether something is left."""
     row = OperatorAction.objects.using(using).filter(pk=action_id, finished_at__isnull=True)
     with transaction.atomic(using=using):
         # A write first: it makes a second runner wait here, and SQLite refuses to read first and write then.
@@ -110,54 +109,63 @@ def _do_chunk(action_id: int, using: str) -> bool:
         kept = action.where = action.where or {}
         if "began" not in kept:
             kept["began"] = read_clock(using).isoformat()
-            row.update(where=kept)
+            action.save(using=using, update_fields=["where"])
         criteria = Criteria.from_json(kept["filter"])
         if criteria.ids is not None:
-            return _do_numbers(action, criteria, using)
-        plans = plans_for(criteria, using)
-        end = len(plans)
-        if kept.get("counting"):
-            if kept["plan"] < end:
-                # Against the order of the statuses: a job that moves on meanwhile is missed rather than counted twice.
-                found = _next(kept, plans[end - 1 - kept["plan"]], COUNT)
-                kept["matched"] += len(_left_to_do(action, found, using))
-            else:
-                kept |= {"plan": 0, "counting": False, "counted": read_clock(using).isoformat()}
-            row.update(where=kept)
-            return True
-        if kept["plan"] >= end and kept.pop("again", False):
-            kept |= {"plan": 0}
-        if kept["plan"] >= end:
-            gone = max(kept.get("matched", 0) - action.done - action.skipped, 0)  # they no longer match
-            row.update(finished_at=clock(), skipped=F("skipped") + gone)
-            return False
-        ids = _left_to_do(action, _next(kept, plans[kept["plan"]], CHUNK), using)
-        done = sum(_changed(action, id, using) for id in ids)
-        skipped = len(ids) - done
-        if done and action.verb == "cancel":
-            kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
-        row.update(done=F("done") + done, skipped=F("skipped") + skipped, where=kept)
-    return True
+            _do_ids(action, kept, criteria, using)
+        else:
+            do_next = _count_next if kept.get("counting") else _change_next
+            do_next(action, kept, plans_for(criteria, using), using)
+        return action.finished_at is None
 
 
-def _do_numbers(action: OperatorAction, criteria: Criteria, using: str) -> bool:
-    """Change the jobs of the next numbers; each counts as changed or as left alone, which is the position.
+def _do_ids(action: OperatorAction, kept: dict[str, Any], criteria: Criteria, using: str) -> None:
+    """Change the jobs of the next ids; each counts as changed or as left alone, which is the position.
 
-    A number is met once; one whose job is as the verb makes it is still one that was meant.
+    An id is met once; one whose job is as the verb makes it is still one that was meant.
     """
-    row = OperatorAction.objects.using(using).filter(pk=action.pk)
-    numbers = sorted(criteria.ids or (), reverse=True)
+    ids = sorted(criteria.ids or (), reverse=True)
     first = action.done + action.skipped
-    chunk = tuple(numbers[first : first + CHUNK])
+    chunk = tuple(ids[first : first + CHUNK])
     if not chunk:
-        kept = dict(action.where or {})
-        kept["filter"] = {**kept["filter"], "ids": kept["filter"]["ids"][:FIRST_IDS]}
-        row.update(finished_at=clock(), where=kept)
-        return False
+        kept["filter"]["ids"] = kept["filter"]["ids"][:FIRST_IDS]
+        action.finished_at = clock()
+        action.save(using=using, update_fields=["finished_at", "where"])
+        return
     (plan,) = plans_for(replace(criteria, ids=chunk), using)
     done = sum(_changed(action, id, using) for id in look(plan, len(chunk)).ids)
-    row.update(done=F("done") + done, skipped=F("skipped") + len(chunk) - done)
-    return True
+    action.done += done
+    action.skipped += len(chunk) - done
+    action.save(using=using, update_fields=["done", "skipped"])
+
+
+def _count_next(action: OperatorAction, kept: dict[str, Any], plans: list[Plan], using: str) -> None:
+    """Count the next jobs that match; after the last one, begin to change them."""
+    left = len(plans) - kept["plan"]
+    if left > 0:
+        # Against the order of the statuses: a job that moves on meanwhile is missed rather than counted twice.
+        found = _next(kept, plans[left - 1], COUNT)
+        kept["matched"] += len(_left_to_do(action, found, using))
+    else:
+        kept |= {"plan": 0, "counting": False, "counted": read_clock(using).isoformat()}
+    action.save(using=using, update_fields=["where"])
+
+
+def _change_next(action: OperatorAction, kept: dict[str, Any], plans: list[Plan], using: str) -> None:
+    """Change the next jobs that match; after the last one, finish the action."""
+    if kept["plan"] >= len(plans) and kept.pop("again", False):
+        kept["plan"] = 0
+    if kept["plan"] >= len(plans):
+        action.skipped += max(kept.get("matched", 0) - action.done - action.skipped, 0)  # they no longer match
+        action.finished_at = clock()
+    else:
+        ids = _left_to_do(action, _next(kept, plans[kept["plan"]], CHUNK), using)
+        done = sum(_changed(action, id, using) for id in ids)
+        action.done += done
+        action.skipped += len(ids) - done
+        if done and action.verb == "cancel":
+            kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
+    action.save(using=using, update_fields=["done", "skipped", "finished_at", "where"])
 
 
 def _next(kept: dict[str, Any], plan: Plan, size: int) -> list[int]:

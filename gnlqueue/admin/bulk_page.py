@@ -1,6 +1,6 @@
 """A verb for many jobs: a page that says what it will do to how many, then the deed, here or in the background.
 
-The page freezes what it showed. Where it has counted all of them it is their numbers, so that each that changes until
+The page freezes what it showed. Where it has counted all of them it is their ids, so that each that changes until
 its turn is known to have changed; where there are more, or may be, a filter with a cut-off, so that jobs which come
 later are not meant. Both travel through the form, signed. More than `AT_ONCE` are changed by a background job.
 """

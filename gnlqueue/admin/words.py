@@ -87,7 +87,7 @@ def of_target(target: str) -> str:
 
 
 def _shortened(where: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the filter of an action with the first of its numbers only, and how many there are."""
+    """Return the filter of an action with the first of its ids only, and how many there are."""
     ids = where["filter"].get("ids")
     if ids is None:
         return where["filter"], 0
