@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gnlqueue import bulk
 from gnlqueue.durable.context import JobContext
 from gnlqueue.registry import task
 
 
 @task(name="gnlqueue.run_operator_action", takes_context=True, max_attempts=20)
-def run_operator_action(context: JobContext, action_id: int) -> dict[str, int]:
-    """Do what an operator asked for to many jobs; an attempt goes on where the last one ended."""
+def run_operator_action(context: JobContext, action_id: int) -> dict[str, Any]:
+    """Do what an operator asked for to many jobs; an attempt goes on where the last one ended.
+
+    Where jobs may have left the filter without being counted, the result has the two times, too, as `uncounted`.
+    """
     action = bulk.run(action_id, using=context.claimed.database, go_on=context.check)
-    return {"changed": action.done, "skipped": action.skipped}
+    result: dict[str, Any] = {"changed": action.done, "skipped": action.skipped}
+    if span := bulk.uncounted(action.where):
+        result["uncounted"] = [time.isoformat() for time in span]
+    return result

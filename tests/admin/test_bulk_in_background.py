@@ -98,7 +98,7 @@ def test_inline_tells_it_at_once(alias: str, admin: Client, settings: Any, monke
     assert "3 jobs were changed. Not counted: those that left" in messages(confirm(admin, ask(admin)))
 
 
-def test_the_job_s_result_says_how_many_had_changed(alias: str, admin: Client, in_background: bool) -> None:
+def test_the_job_s_result_says_what_was_not_changed(alias: str, admin: Client, in_background: bool) -> None:
     ids = dead_ones(5)
     confirm(admin, ask(admin, statuses=["dead"]))
     if in_background:
@@ -107,8 +107,14 @@ def test_the_job_s_result_says_how_many_had_changed(alias: str, admin: Client, i
         queue_name="rest"
     )
     assert run_worker() == JobStatus.DONE
-    runner = queue.get(action_of(alias).runner_id or 0)
-    assert runner.result == ({"changed": 4, "skipped": 1} if in_background else {"changed": 5, "skipped": 0})
+    action = action_of(alias)
+    runner = queue.get(action.runner_id or 0)
+    if in_background:
+        assert runner.result == {"changed": 4, "skipped": 1}
+        return
+    span = bulk.uncounted(action.where)
+    assert span is not None
+    assert runner.result == {"changed": 5, "skipped": 0, "uncounted": [each.isoformat() for each in span]}
 
 
 @pytest.mark.usefixtures("in_background")
