@@ -35,7 +35,7 @@ else:
 #: What our pages load: nothing inline, nothing from elsewhere.
 MEDIA = Media(css={"all": ["gnlqueue/admin.css"]}, js=["gnlqueue/refresh.js"])
 
-#: Rows that a count looks at, at the most.
+#: Rows that a count, or a group of rows, is made of at the most: to look at ten million would read them all.
 CAP = 10_000
 
 

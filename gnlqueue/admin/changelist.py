@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from gnlqueue.admin import search
-from gnlqueue.admin.base import CappedCount, may
+from gnlqueue.admin.base import CAP, CappedCount, may
 from gnlqueue.admin.verbs import Verb, in_bulk
 from gnlqueue.finding import Criteria, Page, Place, Plan, count_up_to, estimate, look, plans_for
 from gnlqueue.models import JobStatus
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from gnlqueue.admin.base import QueuePage
 
 AFTER, BEFORE = "after", "before"
-
-#: Counts end here.
-CAP = 10_000
 
 #: Which columns of a list show the order, by the first column of the plan's order.
 SHOWN_BY = {

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from gnlqueue.admin import bulk_page, filters
-from gnlqueue.admin.base import may, may_open, url
+from gnlqueue.admin.base import CAP, may, may_open, url
 from gnlqueue.admin.errors import HIDDEN
 from gnlqueue.admin.jobs import JobList
 from gnlqueue.admin.verbs import in_bulk
@@ -26,8 +26,6 @@ from gnlqueue.models import DeadJob, Job, JobStatus
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.templatetags.gnlqueue_admin import ago, duration, number, roughly
 
-#: Dead jobs that the groups are made of; to group ten million would read them all.
-CAP = 10_000
 MOST_GROUPS = 50
 BARS = 24  # of a trend
 
@@ -132,7 +130,7 @@ def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) ->
 
 
 def groups_of_dead(alias: str) -> Groups:
-    """Group the newest dead jobs by task and error of their last attempt."""
+    """Group the newest dead jobs, up to `CAP` of them, by task and error of their last attempt."""
     dead = Job.objects.using(alias).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
     newest = dead.order_by("-finished_at", "-id").annotate(latest_error=LATEST_ERROR)
     rows = list(newest.values_list("id", "task_name", "finished_at", "latest_error")[: CAP + 1])

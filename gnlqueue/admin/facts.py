@@ -11,7 +11,16 @@ from typing import NamedTuple
 from gnlqueue.admin import queue_names
 from gnlqueue.admin.base import CAP, CappedCount
 from gnlqueue.admin.looks import Count, First, FirstAmong, Question, ask
-from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, QueueState, RunJournalEntry, WorkerProcess
+from gnlqueue.models import (
+    FINISHED,
+    EntryStatus,
+    Job,
+    JobQuerySet,
+    JobStatus,
+    QueueState,
+    RunJournalEntry,
+    WorkerProcess,
+)
 from gnlqueue.options import QUEUE_NAME
 from gnlqueue.queue.candidates import ORDER
 
@@ -19,8 +28,6 @@ MOST_WORKERS = 500  # that are shown
 MOST_CURRENT_JOBS = 1000
 LONGEST_UNKNOWN_BACKOFF = timedelta(minutes=6)  # a job of an unknown task comes back within five minutes and a bit
 AMONG = 1000  # jobs that are due next, among which those of unknown tasks are looked for
-
-FINISHED = (JobStatus.DONE, JobStatus.DEAD, JobStatus.CANCELLED)
 
 
 class CurrentJob(NamedTuple):

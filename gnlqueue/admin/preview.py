@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.db.models import Subquery
 
-from gnlqueue.admin.base import CappedCount
+from gnlqueue.admin.base import CAP, CappedCount
 from gnlqueue.admin.verb_page import recorded_steps
 from gnlqueue.admin.verbs import Verb
 from gnlqueue.dialects import read_clock
@@ -16,7 +16,6 @@ from gnlqueue.finding import Criteria, estimate, look, plans_for
 from gnlqueue.models import NOT_EFFECTS, RUN_OF_JOB, EntryStatus, Job, RunJournalEntry, run_id_of_outer_job
 from gnlqueue.tasks import run_operator_action
 
-CAP = 10_000  # jobs that are counted
 LOOKED_AT = 1_000  # jobs whose tasks, ages and steps are told
 SAMPLES = 5
 

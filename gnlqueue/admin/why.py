@@ -14,12 +14,11 @@ from gnlqueue.admin import job_facts
 from gnlqueue.admin.base import may_open, url
 from gnlqueue.admin.job_facts import Facts
 from gnlqueue.conf import settings
+from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.models import EntryStatus, JobStatus, RunJournalEntry
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.registry import find_task
 from gnlqueue.templatetags.gnlqueue_admin import number
-
-SUSPECT = 2  # crashes in a row after which a job is claimed alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _ready(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     stuck = [*_queue(facts), *_unknown(facts)]
     yield from stuck
-    if job.crashes >= SUSPECT:
+    if job.crashes >= SUSPECT_CRASHES:
         yield Reason(
             _("It crashed its worker %(n)s times in a row, so it is claimed alone and runs beside nothing else.")
             % {"n": number(job.crashes)},
@@ -89,7 +88,7 @@ def _ready(facts: Facts) -> Iterator[Reason]:
         urgent = _("%(urgent)s of them with a higher priority") % {"urgent": number(facts.more_urgent)}
         text = text % {"n": number(facts.before)} + (f", {urgent}." if facts.more_urgent else ".")
         yield Reason(text, _("With more workers or slots its turn comes sooner."))
-    elif not stuck and job.crashes < SUSPECT:
+    elif not stuck and job.crashes < SUSPECT_CRASHES:
         yield Reason(_("It is the next of its queue: a worker with a free slot takes it at its next look."))
 
 

@@ -8,8 +8,8 @@ from django.db import connections
 
 from gnlqueue import dialects
 from gnlqueue.finding.criteria import ALWAYS, Criteria
-from gnlqueue.finding.plans import FINISHED, plans_for
-from gnlqueue.models import Job
+from gnlqueue.finding.plans import plans_for
+from gnlqueue.models import FINISHED, Job
 
 
 def estimate(criteria: Criteria, alias: str) -> int | None:

@@ -18,9 +18,7 @@ from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, Tuple
 from django.db.models.lookups import Exact
 
 from gnlqueue.finding.criteria import ALWAYS, LATEST_ERROR, NO_ERROR, Criteria, Span
-from gnlqueue.models import Job, JobAttempt, JobQuerySet, JobStatus
-
-FINISHED = (JobStatus.DONE, JobStatus.DEAD, JobStatus.CANCELLED)
+from gnlqueue.models import FINISHED, Job, JobAttempt, JobQuerySet, JobStatus
 
 #: The way that jobs go through the statuses. Read in this order, one that moves on meanwhile is met where it went.
 FLOW = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.IN_PROGRESS, JobStatus.BLOCKED, *FINISHED)
