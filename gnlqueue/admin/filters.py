@@ -60,10 +60,6 @@ class ChoiceFilter(admin.SimpleListFilter):
         value = (self.value() or "").replace("\0", "")
         return {self.criterion: (value,) if self.several else value} if value else {}
 
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Yield the choices; the links leave out the place in the list, which belongs to one filter."""
-        yield from super().choices(changelist)
-
 
 class StatusFilter(ChoiceFilter):
     title = _("status")

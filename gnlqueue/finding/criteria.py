@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ class Criteria:
     key: str | None = None
     #: The cut-off of a bulk action: what was enqueued, or finished, later is not meant.
     last_id: int | None = None
-    as_of: datetime | None = field(default=None)
+    as_of: datetime | None = None
     #: A task whose jobs are not meant.
     without_task: str | None = None
 

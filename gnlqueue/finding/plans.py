@@ -119,8 +119,6 @@ def plans_for(criteria: Criteria, alias: str) -> list[Plan]:
         return [_exactly(criteria, jobs)]
     if criteria.errors and criteria.errors != (NO_ERROR,):
         return [_by_error(criteria, alias)]
-    if len(criteria.statuses) == 1:
-        return [_by_status(criteria, jobs, JobStatus(criteria.statuses[0]))]
     if criteria.statuses:
         return [_by_status(criteria, jobs, each) for each in FLOW if each in criteria.statuses]
     if criteria.finished != ALWAYS:
