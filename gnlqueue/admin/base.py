@@ -63,9 +63,23 @@ class QueuePage(ModelAdmin[M]):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def show(self, request: HttpRequest, template: str, title: str, **extra: Any) -> TemplateResponse:
-        """Show a page of our own, whose template extends `gnlqueue/admin/base.html`."""
-        return TemplateResponse(request, template, page_context(self, request, title, **extra))
+    def show(
+        self, request: HttpRequest, template: str, title: str, *, status: int = 200, **extra: Any
+    ) -> TemplateResponse:
+        """Show a page of our own, whose template extends `gnlqueue/admin/base.html`.
+
+        From here on the request belongs to the page's site, for `url` below and for the `{% url %}` of templates.
+        """
+        request.current_app = self.admin_site.name
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": title,
+            "media": MEDIA,
+            "is_popup": False,
+            **extra,
+        }
+        return TemplateResponse(request, template, context, status=status)
 
     def require_view(self, request: HttpRequest, obj: Any = None) -> None:
         """Raise `PermissionDenied` unless this person may see the page."""
@@ -185,19 +199,3 @@ def _in_words(number: int) -> str:
 
 def _two_digits(number: int) -> int:
     return round(number, 2 - len(str(number)))
-
-
-def page_context(admin: admin.ModelAdmin[Any], request: HttpRequest, title: str, **extra: Any) -> dict[str, Any]:
-    """Return the context of a page whose template extends `gnlqueue/admin/base.html`.
-
-    From here on the request belongs to the page's site, for `url` below and for the `{% url %}` of templates.
-    """
-    request.current_app = admin.admin_site.name
-    return {
-        **admin.admin_site.each_context(request),
-        "opts": admin.opts,
-        "title": title,
-        "media": MEDIA,
-        "is_popup": False,
-        **extra,
-    }

@@ -19,7 +19,6 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.text import capfirst
@@ -28,7 +27,7 @@ from django.utils.translation import ngettext
 
 from gnlqueue import bulk
 from gnlqueue.admin import health
-from gnlqueue.admin.base import MEDIA, may, page_context, record, url
+from gnlqueue.admin.base import MEDIA, may, record, url
 from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
 from gnlqueue.admin.preview import Preview, freeze, preview_of
@@ -149,9 +148,9 @@ def _page(
 ) -> HttpResponse:
     fallback, in_background = _list(request), _is_for_background(frozen)
     listed = Job if may(request, "view_job") else DeadJob
-    context = page_context(
-        admin,
+    return admin.show(
         request,
+        "gnlqueue/admin/bulk.html",
         str(verb.bulk_label),
         parents=[(fallback, capfirst(listed._meta.verbose_name_plural))],
         verb=verb,
@@ -167,7 +166,6 @@ def _page(
         back=back or fallback,
         media=MEDIA + LISTS,
     )
-    return TemplateResponse(request, "gnlqueue/admin/bulk.html", context)
 
 
 def _standstill() -> health.Alert | None:

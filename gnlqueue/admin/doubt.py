@@ -7,13 +7,12 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import override
 
 from gnlqueue.admin import waiting
-from gnlqueue.admin.base import QueuePage, may, may_open, page_context, person, record, require, url
+from gnlqueue.admin.base import QueuePage, may, may_open, person, record, require, url
 from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
 from gnlqueue.admin.errors import HIDDEN, why_of
 from gnlqueue.admin.job_page import MEDIA, arguments_of
@@ -53,9 +52,9 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         nothing = waiting.Page([], "")
         doubtful = nothing if after_job else waiting.in_doubt(after, alias)
         mismatches = nothing if after else waiting.mismatches(after_job, alias)
-        context = page_context(
-            self,
+        return self.show(
             request,
+            "gnlqueue/admin/doubt_list.html",
             _("In doubt"),
             now=read_clock(alias),
             doubtful=doubtful.lines,
@@ -64,9 +63,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             next_after=doubtful.next,
             next_job=mismatches.next,
             media=MEDIA,
-            may_decide=may(request, "resolve_runjournalentry"),
         )
-        return TemplateResponse(request, "gnlqueue/admin/doubt_list.html", context)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -112,16 +109,17 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         """Show the step as it is by now, with what one had written: posted again, it counts."""
         data = request.POST.copy()
         data["seen"] = case.seen
-        return self._page(request, case, Decision(case, data), overtaken=_news(case, request.POST.get("seen", "")))
+        news = _news(case, request.POST.get("seen", ""))
+        return self._page(request, case, Decision(case, data), overtaken=news, status=409)
 
     def _page(
         self, request: HttpRequest, case: Case, form: Decision, *, overtaken: str = "", status: int = 200
     ) -> HttpResponse:
         shows_payload = may(request, "view_job_payload")
         may_run, whereabouts = case.whereabouts()
-        context = page_context(
-            self,
+        return self.show(
             request,
+            "gnlqueue/admin/doubt_page.html",
             _("Did “%(step)s” happen?") % {"step": case.entry.key}
             if case.mismatch is None
             else _("“%(step)s” does not fit the code") % {"step": case.entry.key},
@@ -148,10 +146,8 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             errors=status == 422,
             overtaken=overtaken,
             media=MEDIA,
+            status=status,
         )
-        if overtaken:
-            status = 409
-        return TemplateResponse(request, "gnlqueue/admin/doubt_page.html", context, status=status)
 
     def result_view(self, request: HttpRequest, entry_id: int) -> HttpResponse:
         """Give the whole result of a step as a file."""

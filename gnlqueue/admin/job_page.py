@@ -15,11 +15,10 @@ from django.db.models import QuerySet
 from django.db.models.functions import Left, Length
 from django.forms import Media
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from gnlqueue.admin import base, errors, job_facts, timeline, verbs, waterfall, why
-from gnlqueue.admin.base import may, page_context, url
+from gnlqueue.admin.base import may, url
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.resolving import mismatched_entry
 from gnlqueue.models import Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
@@ -28,7 +27,7 @@ from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import masked, masked_text, positional_names, redacted
 
 if TYPE_CHECKING:
-    from gnlqueue.admin.base import ModelAdmin
+    from gnlqueue.admin.base import QueuePage
 
 MEDIA = base.MEDIA + Media(css={"all": ["gnlqueue/job.css"]})
 
@@ -61,7 +60,7 @@ class Argument:
     value: str
 
 
-def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse:
+def view(admin: QueuePage[Job], request: HttpRequest, job: Job) -> HttpResponse:
     """Show a job; whoever calls this has checked that the person may see it."""
     alias = alias_of(None)
     now = read_clock(alias)
@@ -75,9 +74,9 @@ def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse
     reasons = why.reasons(job_facts.facts_of(request, job, now, mismatch=mismatch, last=last, alias=alias))
     copies = Job.objects.using(alias).filter(origin_id=job.pk).order_by("id")
     made = list(copies.values_list("id", flat=True)[: MOST_MADE + 1])
-    context = page_context(
-        admin,
+    return admin.show(
         request,
+        "gnlqueue/admin/job_page.html",
         _("Job %(id)s: %(task)s") % {"id": job.pk, "task": job.task_name},
         job=job,
         now=now,
@@ -100,7 +99,6 @@ def view(admin: ModelAdmin[Any], request: HttpRequest, job: Job) -> HttpResponse
         waterfall=waterfall.draw([step.span for step in steps], beginnings.items(), now),
         media=MEDIA,
     )
-    return TemplateResponse(request, "gnlqueue/admin/job_page.html", context)
 
 
 def steps_of(job: Job, before: str, alias: str) -> list[RunJournalEntry]:

@@ -8,14 +8,13 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from gnlqueue import queue
-from gnlqueue.admin.base import MEDIA, may, page_context, record, url
+from gnlqueue.admin.base import MEDIA, may, record, url
 from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.forms import ArgumentsForm, ReasonForm, RescheduleForm
 from gnlqueue.admin.verbs import VERBS, Verb
@@ -47,9 +46,9 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job, name: str) -> Ht
     form = _form(request, verb, job)
     if request.method == "POST" and form.is_valid():
         return _do(request, verb, job, form, back)
-    context = page_context(
-        admin,
+    return admin.show(
         request,
+        "gnlqueue/admin/verb.html",
         _("%(verb)s: job %(id)s") % {"verb": verb.label, "id": job.pk},
         parents=[
             (url(request, "gnlqueue_job_changelist"), capfirst(admin.opts.verbose_name_plural)),
@@ -65,7 +64,6 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job, name: str) -> Ht
         shows_payload=may(request, "view_job_payload"),
         media=MEDIA + LISTS,
     )
-    return TemplateResponse(request, "gnlqueue/admin/verb.html", context)
 
 
 def recorded_steps(job_ids: list[int], most: int = MOST_STEPS) -> list[tuple[str, str]]:

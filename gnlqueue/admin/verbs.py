@@ -106,28 +106,19 @@ def label_of(verb: str) -> _StrOrPromise:
 
 
 class Button(NamedTuple):
-    """A verb that is offered for a job. With `asks`, `url` is a page to open; without, one may POST to it at once."""
+    """A verb that is offered for a job, and its address: GET asks, POST does it."""
 
     verb: Verb
-    name: str
-    label: Text
     url: str
-    asks: bool
-    explanation: Text
 
 
 def buttons(request: HttpRequest, job: Job) -> list[Button]:
     """Return what the person who asks may do to the job as it stands."""
     return [
-        Button(verb, verb.name, verb.label, url_of(request, verb, job.pk), verb.asks, verb.explanation)
+        Button(verb, url(request, "gnlqueue_job_verb", job.pk, verb.name))
         for verb in VERBS.values()
         if job.status in verb.applies_to and verb.is_allowed(request)
     ]
-
-
-def url_of(request: HttpRequest, verb: Verb, job_id: int) -> str:
-    """Return the address of a verb for one job: GET asks, POST does it."""
-    return url(request, "gnlqueue_job_verb", job_id, verb.name)
 
 
 def in_bulk(request: HttpRequest) -> list[Verb]:
