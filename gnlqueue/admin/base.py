@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.forms import Media
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.formats import number_format
@@ -81,9 +81,16 @@ class QueuePage(ModelAdmin[M]):
         }
         return TemplateResponse(request, template, context, status=status)
 
-    def require_view(self, request: HttpRequest, obj: Any = None) -> None:
-        """Raise `PermissionDenied` unless this person may see the page."""
-        if not self.has_view_permission(request, obj):
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        self.require_view(request)
+        return super().history_view(request, object_id, extra_context)
+
+    def require_view(self, request: HttpRequest, *, takes_post: bool = False) -> None:
+        """Raise `PermissionDenied` unless this person may see the page, or where they post to one that only shows.
+
+        A page that `takes_post` has to ask for the permission to do what was posted.
+        """
+        if not self.has_view_permission(request) or (request.method == "POST" and not takes_post):
             raise PermissionDenied
 
 

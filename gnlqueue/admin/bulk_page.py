@@ -32,7 +32,7 @@ from gnlqueue.admin.columns import LISTS
 from gnlqueue.admin.forms import BulkRescheduleForm, ReasonForm, SpreadForm
 from gnlqueue.admin.preview import Preview, freeze, preview_of
 from gnlqueue.admin.verb_page import back_to
-from gnlqueue.admin.verbs import VERBS, Verb
+from gnlqueue.admin.verbs import VERBS, Verb, in_bulk
 from gnlqueue.admin.words import MATCHING, in_words, of_uncounted
 from gnlqueue.conf import settings
 from gnlqueue.finding import Criteria
@@ -73,6 +73,8 @@ def _action(verb: Verb) -> Callable[..., Any]:
 
 def view(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     """Confirm what the address asks for (GET), or do what was confirmed (POST)."""
+    if request.method == "POST" and not in_bulk(request):
+        raise PermissionDenied
     if request.method == "POST" and "token" in request.POST:
         return _do(admin, request)
     verb = _allowed(request, request.GET.get("verb", ""))

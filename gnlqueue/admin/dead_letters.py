@@ -157,7 +157,7 @@ class DeadLetters(JobList):
         return {"statuses": (JobStatus.DEAD.value,)}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        self.require_view(request)
+        self.require_view(request, takes_post=True)
         groups = None if request.GET or request.method == "POST" else groups_of_dead(alias_of(None))
         if groups is not None and not may(request, "view_job_payload"):
             for each in groups.groups:  # their classes are shown anyhow

@@ -69,7 +69,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show one step, and on POST decide about it."""
-        self.require_view(request)
+        self.require_view(request, takes_post=True)
         alias = alias_of(None)
         case = case_of(int(object_id), alias) if object_id.isdecimal() and len(object_id) < 19 else None
         if case is None:
@@ -151,7 +151,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
 
     def result_view(self, request: HttpRequest, entry_id: int) -> HttpResponse:
         """Give the whole result of a step as a file."""
-        if not (self.has_view_permission(request) or may(request, "view_job")):
+        if request.method == "POST" or not may(request, "view_job"):  # whoever may see the job may see this, too
             self.require_view(request)
         require(request, "view_job_payload")
         entry = RunJournalEntry.objects.using(alias_of(None)).filter(pk=entry_id).first()

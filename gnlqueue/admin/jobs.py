@@ -110,7 +110,7 @@ class JobAdmin(JobList):
         return Job.objects.using(alias_of(None)).filter(pk=object_id).first() if is_id else None
 
     def verb_view(self, request: HttpRequest, object_id: int, verb: str) -> HttpResponse:
-        self.require_view(request)
+        self.require_view(request, takes_post=True)
         job = self.get_object(request, str(object_id))
         return self._gone(request, str(object_id)) if job is None else verb_page.view(self, request, job, verb)
 

@@ -109,6 +109,7 @@ class OperatorLog(QueuePage[OperatorAction]):
         return ActionChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self.require_view(request)
         title = capfirst(self.opts.verbose_name_plural)
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
 

@@ -7,18 +7,20 @@ from urllib.parse import quote
 
 import pytest
 from django.apps import apps
+from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
+from django.urls import reverse
 from django.utils import translation
 from django.utils.functional import Promise, SimpleLazyObject
 
 from gnlqueue import queue
-from gnlqueue.admin.base import MEDIA, CappedCount, may, record, require
-from gnlqueue.models import Job, OperatorAction
+from gnlqueue.admin.base import MEDIA, CappedCount, QueuePage, may, record, require
+from gnlqueue.models import DeadJob, Job, OperatorAction, StepInDoubt
 from gnlqueue.templatetags import gnlqueue_admin as shown
 from tests.admin.conftest import LogIn
-from tests.admin.stories import PAGES, tell
+from tests.admin.stories import PAGES, Story, tell
 from tests.durable.conftest import on_sqlite
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -258,3 +260,36 @@ def test_every_page_is_there_without_the_context_processor_of_the_request(
     filtered = "/admin/gnlqueue/job/?status=dead"
     assert f'name="next" value="{filtered}"' in admin.get(filtered).content.decode()
     assert f"next={quote('/admin/gnlqueue/deadjob/', '')}" in admin.get("/admin/gnlqueue/deadjob/").content.decode()
+
+
+def addresses(story: Story) -> dict[str, str]:
+    """The address of every page that our admin has, by its name; an id is one of the story's."""
+    ids = {StepInDoubt: story.doubtful.pk, DeadJob: story.dead.pk, OperatorAction: 1}
+    found = {}
+    for model, page in site._registry.items():
+        if not isinstance(page, QueuePage):
+            continue
+        for pattern in page.get_urls():
+            if pattern.name:  # not what Django redirects
+                wanted = pattern.pattern.converters
+                given = {"verb": "retry", **dict.fromkeys(("object_id", "entry_id"), ids.get(model, story.ready.pk))}
+                args = {name: value for name, value in given.items() if name in wanted}
+                found[pattern.name] = reverse(f"admin:{pattern.name}", kwargs=args)
+    return found
+
+
+@on_sqlite
+@pytest.mark.parametrize("data", [{}, {"action": "retry", "token": "forged"}], ids=["nothing", "a deed"])
+def test_who_may_only_look_gets_403_for_whatever_is_posted(alias: str, log_in: LogIn, data: dict[str, str]) -> None:
+    views = ("overview", "job", "deadjob", "stepindoubt", "queuestate", "workerprocess", "operatoraction")
+    viewer = log_in(*(f"view_{name}" for name in views), "view_job_payload")
+    told = {name: viewer.post(address, data).status_code for name, address in addresses(tell()).items()}
+    assert len(told) > 20
+    assert {name: status for name, status in told.items() if status != 403} == {}
+
+
+@on_sqlite
+def test_nothing_can_be_posted_to_a_page_that_only_shows(alias: str, admin: Client) -> None:
+    story = tell()
+    for name in ("overview", "a done job", "in doubt", "queues", "workers", "operator log"):
+        assert admin.post(PAGES[name](story)).status_code == 403, name
