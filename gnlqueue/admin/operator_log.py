@@ -19,7 +19,6 @@ from django.utils.translation import ngettext
 from gnlqueue.admin.base import QueuePage, may, may_open, url
 from gnlqueue.admin.changelist import KeysetChangeList
 from gnlqueue.admin.columns import LISTS
-from gnlqueue.admin.forms import LONGEST_REASON
 from gnlqueue.admin.health import Alert, standstill
 from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
 from gnlqueue.admin.words import of_action, of_target
@@ -27,7 +26,7 @@ from gnlqueue.finding import Plan
 from gnlqueue.models import WAITING, Job, JobStatus, OperatorAction
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.templatetags._statuses import STATUSES
-from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, cut, number, visible
+from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, breakable, number, visible
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
@@ -121,13 +120,13 @@ class OperatorLog(QueuePage[OperatorAction]):
 
     @admin.display(description=_("who"))
     def who(self, action: OperatorAction) -> SafeString:
-        return format_html('{}<span class="gql-small">{}</span>', cut(action.by, 60), ago(action.at))
+        return format_html('{}<span class="gql-small">{}</span>', breakable(action.by), ago(action.at))
 
     @admin.display(description=_("what"))
     def what(self, action: OperatorAction) -> SafeString:
         name = '<span class="gql-name">{}</span>{}'
         if action.job_id is None:
-            return format_html(name, label_of(action.verb), cut(of_target(action.target), 100))
+            return format_html(name, label_of(action.verb), breakable(of_target(action.target)))
         link = _job_link(action, action.job_id)
         made = action.where.get("new_job") if isinstance(action.where, dict) else None
         jobs = link if made is None else format_html("{} → {}", link, _job_link(action, made))
@@ -143,12 +142,12 @@ class OperatorLog(QueuePage[OperatorAction]):
 
     @admin.display(description=_("why, and by which filter"))
     def reason(self, action: OperatorAction) -> str | SafeString:
-        reason = cut(action.why, LONGEST_REASON) if action.why else ""
+        reason = breakable(action.why)
         words = getattr(action, "words", ())
         if not words:
             return reason or NOTHING
         shown = format_html_join(
-            "", "<dt>{}</dt><dd><bdi>{}</bdi></dd>", ((cut(name, 100), cut(text, 200)) for name, text in words)
+            "", "<dt>{}</dt><dd><bdi>{}</bdi></dd>", ((breakable(name), breakable(text)) for name, text in words)
         )
         return format_html('{}<dl class="gql-words">{}</dl>', reason, shown)
 

@@ -14,8 +14,9 @@ from gnlqueue import queue
 from gnlqueue.admin import dead_letters
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction
 from tests.admin.conftest import LogIn
-from tests.admin.pages import look
-from tests.admin.test_bulk import confirm, messages
+from tests.admin.pages import look, text_of
+from tests.admin.test_bulk import ask, confirm, messages
+from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, claimed
 
 DEAD = "/admin/gnlqueue/deadjob/"
@@ -163,11 +164,22 @@ def test_nobody_writes_the_log_by_hand(alias: str, admin: Client) -> None:
     assert admin.get(f"{LOG}{action.pk}/change/").status_code == 302
 
 
-def test_a_reason_is_shown_whole(alias: str, admin: Client) -> None:
-    act(alias, 1, why="w" * 2_000, where={"filter": {"task_name": "t" * 200}})
+@on_sqlite
+def test_the_log_shows_whole_texts(alias: str, admin: Client) -> None:
+    where = {"filter": {"task_contains": "t" * 3_000, "arguments": [["a" * 300, "v" * 300]]}}
+    act(alias, 1, by="b" * 200, target="d" * 200, why="w" * 2_000, where=where)
     page = look(admin, LOG)
-    assert "w" * 2_000 in page
-    assert "t" * 200 in page
+    for text in ("b" * 200, "d" * 200, "w" * 2_000, "t" * 3_000, "a" * 300, "v" * 300):
+        assert text in page
+    assert "more character" not in page
+
+
+@on_sqlite
+def test_whole_texts_of_a_filter_are_shown_before_it_is_used(alias: str, admin: Client) -> None:
+    Job.objects.filter(pk=died_of("no use")).update(kwargs={"n" * 300: "v" * 300})
+    page = text_of(ask(admin, arguments=[["n" * 300, "v" * 300]]).content.decode())
+    assert "n" * 300 in page
+    assert "v" * 300 in page
 
 
 def test_an_empty_log(alias: str, admin: Client) -> None:

@@ -346,6 +346,15 @@ def test_a_wait_and_a_doubt_are_drawn_differently(play: Play, admin: Client) -> 
     assert patterns["wait"] != patterns["doubt"]
 
 
+@on_sqlite
+def test_a_long_key_is_shown_whole(play: Play, admin: Client) -> None:
+    job = play(lambda context: context.using(key="k" * 200).step("n" * 200, int))
+    attempt(job)
+    key = f"{'n' * 200}[{'k' * 200}]"
+    for url in (job_url(job), decision_url(entry(job)), f"/admin/gnlqueue/job/{job.pk}/verb/enqueue_again/"):
+        assert key in look(admin, url)
+
+
 def test_a_long_result_is_cut_and_can_be_downloaded(play: Play, admin: Client) -> None:
     job = play(lambda context: context.step("big", lambda: "x" * 1000) and None)
     attempt(job)
