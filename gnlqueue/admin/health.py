@@ -42,7 +42,7 @@ def standstill(queue_name: str, alias: str) -> Alert | None:
     """Return why nothing is claimed from a queue now, so that what is enqueued there waits; `None` where it is."""
     paused = QueueState.objects.using(alias).filter(pk=queue_name, paused_at__isnull=False).exists()
     if paused:
-        text = _("The queue %(queue)s is paused: what is done in the background waits until somebody resumes it.")
+        text = _("The queue %(queue)s is paused: what is done in the background waits until a person resumes it.")
         return Alert("paused", text % {"queue": queue_name}, "", page="queuestate_changelist", link=_("Queues"))
     now = read_clock(alias)
     workers = read_workers(alias, now)

@@ -216,7 +216,7 @@ def _actions(actions: Iterable[OperatorAction]) -> Iterator[Event]:
 
 def _requests(job: Job) -> Iterator[Event]:
     if job.cancel_requested_at is not None:
-        yield Event(job.cancel_requested_at, "person", _("Somebody asked to cancel it"))
+        yield Event(job.cancel_requested_at, "person", _("Its cancellation was requested"))
     if job.unknown_since is not None:
         yield Event(job.unknown_since, "lost", _("A worker did not know its task, and gave it back"))
 

@@ -112,7 +112,7 @@ def _in_progress(facts: Facts) -> Iterator[Reason]:
         yield Reason(_("It runs on %(worker)s.") % {"worker": job.worker_id}, at=job.last_attempted_at)
     if job.cancel_requested_at is not None:
         yield Reason(
-            _("Somebody asked to cancel it."),
+            _("Its cancellation was requested."),
             _("It stops at its next step or context.check(); a task that calls neither runs to its end, and is done."),
             at=job.cancel_requested_at,
         )
@@ -139,7 +139,7 @@ def _blocked(facts: Facts) -> Iterator[Reason]:
             )
     if facts.mismatch is None and not facts.entries:
         yield Reason(
-            _("It was blocked (%(why)s), and waits until somebody unblocks it.") % {"why": facts.job.blocked_reason},
+            _("It was blocked (%(why)s), and waits until a person unblocks it.") % {"why": facts.job.blocked_reason},
             command=f"gnlqueue.queue.unblock({facts.job.pk})",
         )
 
@@ -169,7 +169,7 @@ def _cancelled(facts: Facts) -> Iterator[Reason]:
 
 def _cancelled_soon(facts: Facts) -> Iterator[Reason]:
     if facts.job.cancel_requested_at is not None:
-        yield Reason(_("Somebody asked to cancel it."), at=facts.job.cancel_requested_at)
+        yield Reason(_("Its cancellation was requested."), at=facts.job.cancel_requested_at)
 
 
 def _queue(facts: Facts) -> Iterator[Reason]:

@@ -190,7 +190,7 @@ def test_a_request_to_cancel_is_told(admin: Client, worker: str) -> None:
     queue.cancel(job)
     said = look(admin, job_url(job))
     assert "It stops at its next step or context.check()" in said
-    assert "Somebody asked to cancel it" in said
+    assert "Its cancellation was requested" in said
 
 
 def test_a_blocked_job_leads_to_the_decision(play: Play, admin: Client) -> None:
