@@ -102,7 +102,7 @@ def url(request: HttpRequest, name: str, *args: Any) -> str:
 
 
 def person(request: HttpRequest) -> str:
-    """Return who it is, as text: what is logged outlives the account."""
+    """Return the name of the person who asks, as text: what is logged outlives the account."""
     return str(request.user.get_username())[:200]
 
 

@@ -126,7 +126,7 @@ def confirm(
         "verb": verb.name,
         "criteria": frozen.as_json(),
         "user": str(request.user.pk),
-        # By these one sees that a page has been sent before: a double click does nothing twice.
+        # These tell that a page has been sent before: a double click does nothing twice.
         "nonce": secrets.token_hex(16),
         "newest": OperatorAction.objects.using(alias).order_by("-id").values_list("id", flat=True).first() or 0,
     }

@@ -53,7 +53,7 @@ class KeysetChangeList(main.ChangeList):
         return super().get_query_string(new_params, [*(remove or ()), AFTER, BEFORE])
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """Return what actions choose the ticked rows from; the page's own rows are those of the plan."""
+        """Return the rows among which an action looks for the ticked ones; what the page shows is read by the plan."""
         self.filter_specs, self.has_filters, rest, _, self.has_active_filters = self.get_filters(request)
         if rest:
             raise IncorrectLookupParameters(f"There is no filter {', '.join(rest)}.")

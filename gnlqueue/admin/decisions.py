@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from gnlqueue.admin import errors
+from gnlqueue.admin.forms import LONGEST_REASON
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.effects import effect_key, identity_of_job
@@ -27,7 +28,6 @@ from gnlqueue.durable.resolving import mismatched_entry
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote, WorkerProcess
 
 MOST_NOTES = 50
-LONGEST_REASON = 2000
 
 #: What each choice is called, and what comes of it.
 CHOICES = {
@@ -71,8 +71,8 @@ class Case:
     job: Job | None
     now: datetime
     notes: Sequence[StepNote]  #: earliest first
-    token: int  #: of the claim that began it; who found it in doubt has written its own into the entry
-    worker_id: str  #: that had this claim; "" where nobody knows
+    token: int  #: of the claim that began the step; the claim that found it in doubt wrote its own into the entry
+    worker_id: str  #: the worker that had this claim; "" where that is not known
     worker: WorkerProcess | None
     mismatch: StepNote | None = None
     got: dict[str, Any] = field(default_factory=dict)  #: empty where the code no longer asks for the step
@@ -108,7 +108,7 @@ class Case:
         return f"{self.entry.decisions}-{self.entry.status}-{self.entry.lease_token}-{latest}-{self.is_blocked:d}"
 
     def was_decided_since(self, seen: str) -> bool:
-        """Tell whether somebody has decided since the page was opened on which one has seen this."""
+        """Tell whether a decision was taken since the page was opened that showed this as `seen`."""
         decisions = seen.partition("-")[0]  # of another version's page something else: that says nothing
         return decisions.isascii() and decisions.isdecimal() and decisions != str(self.entry.decisions)
 
@@ -213,9 +213,7 @@ class Decision(forms.Form):
     def __init__(self, case: Case, data: Any = None) -> None:
         super().__init__(data, initial={"seen": case.seen}, label_suffix="")
         self.case = case
-        # A bound form says again what was posted; when it is shown again, it is about what is known now.
-        self.names = case.choices
-        self.fields["choice"].choices = [(name, CHOICES[name][0]) for name in self.names]  # type: ignore[attr-defined]
+        self.fields["choice"].choices = [(name, CHOICES[name][0]) for name in case.choices]  # type: ignore[attr-defined]
 
     def clean_result(self) -> Any:
         """Parse the result, which counts only where it happened."""

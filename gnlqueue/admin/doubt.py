@@ -106,7 +106,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         return HttpResponseRedirect(url(request, "gnlqueue_stepindoubt_changelist"))
 
     def _overtaken(self, request: HttpRequest, case: Case) -> HttpResponse:
-        """Show the step as it is by now, with what one had written: posted again, it counts."""
+        """Show the step as it is now; the form keeps what the person had written, to be posted again."""
         data = request.POST.copy()
         data["seen"] = case.seen
         news = _news(case, request.POST.get("seen", ""))
@@ -188,7 +188,7 @@ def _brought(note: StepNote) -> str:
 
 
 def _news(case: Case, seen: str) -> str:
-    """Say what has happened since the page was opened on which one has `seen` what it says."""
+    """Say what has happened since the page was opened that showed `seen`."""
     if case.resolutions and case.was_decided_since(seen):
         told, left = _faster(case.resolutions[-1]), _what_is_left(case)
         return f"{told.rstrip('. ')}. {left}" if left else told

@@ -1,4 +1,4 @@
-"""Errors as people see them who may not see arguments and results: by their class, for their texts quote both."""
+"""Errors for readers who may not see arguments and results: only the class, as the text may quote both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OURS = ("The worker ", "No worker has known the task ", "Given up by a human: "
 
 
 def in_short(text: str | None, *, whole: bool) -> str:
-    """Return what is kept of an error: `whole`, else its class, or the queue's own words; "" where it is neither."""
+    """Return the text of an error if it may be seen `whole` or is the queue's own; else its class, "" without one."""
     if not text or whole or text.startswith(_OURS):
         return text or ""
     found = _CLASS.match(text)
@@ -28,7 +28,7 @@ def in_short(text: str | None, *, whole: bool) -> str:
 
 
 def of_step(error: dict[str, Any] | None, *, whole: bool) -> str:
-    """Return the error that a step's entry keeps, in one line; `whole` or its class."""
+    """Return the error that a step's entry keeps, in one line; only its class unless `whole`."""
     if not error or not error.get("classes"):
         return ""
     name = str(error["classes"][0])
@@ -36,5 +36,5 @@ def of_step(error: dict[str, Any] | None, *, whole: bool) -> str:
 
 
 def why_of(note: StepNote, *, whole: bool) -> str:
-    """Return why a note was written; evidence, which may quote a result that could not be stored, only as a `whole`."""
+    """Return why a note was written. Evidence is hidden unless `whole`: it may quote a result that was not stored."""
     return note.why if whole or note.kind != StepNote.Kind.EVIDENCE else str(HIDDEN)

@@ -91,7 +91,7 @@ class Workers:
 
 
 def read_workers(alias: str, now: datetime) -> Workers:
-    """Read who is registered. Without a heartbeat for its lease a worker is silent: its jobs go to others."""
+    """Read the registered workers and what they hold. One without a heartbeat for its lease is silent."""
     processes = list(WorkerProcess.objects.using(alias).order_by("worker_id")[: MOST_WORKERS + 1])
     workers = [Worker(each, live=each.is_live(now)) for each in processes[:MOST_WORKERS]]
     in_progress = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).order_by("queue_name", "id")
@@ -121,7 +121,7 @@ class Queue:
 
     @property
     def can_be_paused(self) -> bool:
-        """Whether its name is one: rows that were not stored by us may hold anything."""
+        """Whether its name is a valid one: rows that were not stored by us may hold anything."""
         return QUEUE_NAME.fullmatch(self.name) is not None
 
     @property
@@ -188,9 +188,9 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> Queues:
 
 
 def tell_about_how_many(queues: Queues, ready: CappedCount) -> None:
-    """Tell about how many are ready in the one queue that was not counted to its end: what of all is in no other one.
+    """Say about how many are ready in the one queue that was not counted to its end: all of them less the others'.
 
-    Of a status alone the database's statistics are right; of a status in a queue PostgreSQL's may be far off.
+    The database's statistics of one status are right; PostgreSQL's of one status in one queue may be far off.
     """
     beyond = [each for each in queues.all if each.ready.more]
     if len(beyond) == 1 and ready.estimate is not None and not queues.cut:

@@ -39,7 +39,7 @@ def what_needs_a_person(
 
 
 def standstill(queue_name: str, alias: str) -> Alert | None:
-    """Return why nothing is claimed from a queue now, so that what is enqueued there waits; `None` where it is."""
+    """Return why no job is claimed from a queue now, so that all in it wait; `None` where jobs are claimed."""
     paused = QueueState.objects.using(alias).filter(pk=queue_name, paused_at__isnull=False).exists()
     if paused:
         text = _("The queue %(queue)s is paused: what is done in the background waits until a person resumes it.")
@@ -108,7 +108,7 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
 
 
 def _served_by_others(workers: Workers, now: datetime) -> set[str]:
-    """Return the queues from which somebody claims who is on no list: a consumer of the project's own."""
+    """Return the queues of which somebody beside the listed workers, such as the project's own consumer, holds jobs."""
     return {job.queue_name for job in workers.others if job.lease_expires_at and job.lease_expires_at > now}
 
 

@@ -115,7 +115,7 @@ class JobAdmin(JobList):
         return self._gone(request, str(object_id)) if job is None else verb_page.view(self, request, job, verb)
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
-        # Who may see only dead jobs may act on them: the page asks once it knows which jobs are meant.
+        # Those who may see only dead jobs may act on them: the page checks that once it knows which jobs are meant.
         return bulk_page.view(self, request)
 
     def payload_view(self, request: HttpRequest, object_id: int) -> HttpResponse:

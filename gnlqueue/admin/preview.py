@@ -63,7 +63,7 @@ def freeze(verb: Verb, criteria: Criteria, alias: str) -> Criteria:
         **({"statuses": tuple(sorted(statuses))} if statuses else {"statuses": (), "ids": ()}),
         last_id=newest or 0,
         as_of=read_clock(alias),
-        # "All that match" does not mean what carries out such a wish, which would end half done.
+        # "All that match" leaves out the jobs that carry out such an action: cancelled, one would leave it half done.
         without_task=None if is_asked_for else run_operator_action.name,
     )
 

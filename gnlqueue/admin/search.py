@@ -40,7 +40,7 @@ def parse(text: str, alias: str, *, may_see_payload: bool) -> Found:
     notes: list[str] = []
     for name, value, is_quoted in _words(text):
         if name.startswith("arg."):
-            note = _no_argument(name[4:], may_see_payload)
+            note = _refusal(name[4:], may_see_payload)
             if note:
                 notes.append(note)
             else:
@@ -75,8 +75,8 @@ def _words(text: str) -> Iterator[tuple[str, str, bool]]:
         yield word["name"] or "", value[1:-1] if is_quoted else value, is_quoted
 
 
-def _no_argument(name: str, may_see_payload: bool) -> str:
-    """Return why one may not search by an argument: searching for values is a way to read them."""
+def _refusal(name: str, may_see_payload: bool) -> str:
+    """Return why one may not search by this argument, else "": searching for values is a way to read them."""
     if not may_see_payload:
         return _("Searching by arguments needs the permission to see arguments and results; it was left out.")
     if '"' in name or _is_number(name):  # SQLite finds no such key; Django takes a number for a place in a list

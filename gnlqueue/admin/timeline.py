@@ -32,7 +32,7 @@ from gnlqueue.templatetags.gnlqueue_admin import number
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened. `looks` names its sign; `folded` is long text, shown when asked for."""
+    """Something that happened. `looks` names how it is drawn; `folded` is long text, shown when asked for."""
 
     at: datetime
     looks: str
@@ -82,7 +82,7 @@ class History:
         return dict(sorted(known.items()))
 
     def began_by(self, entry: RunJournalEntry) -> int:
-        """Return the token of the claim that began a step: who found it in doubt has written its own into the entry."""
+        """Return the token of the claim that began a step; one that found it in doubt wrote its own in the entry."""
         job, began = self.job, entry.started_at
         if job.last_attempted_at is not None and job.last_attempted_at <= began:
             return job.lease_token
@@ -111,7 +111,8 @@ def timeline(history: History) -> list[Event]:
 
 
 def _enqueued(job: Job) -> Iterator[Event]:
-    details = [_("in the queue %(queue)s with priority %(priority)s") % _of(job)]
+    where = {"queue": job.queue_name, "priority": job.priority}
+    details = [_("in the queue %(queue)s with priority %(priority)s") % where]
     if job.idempotency_key is not None:
         details.append(_("idempotency key %(key)s") % {"key": job.idempotency_key})
     if job.origin_id is not None:
@@ -232,10 +233,6 @@ def _end(history: History) -> Iterator[Event]:
     elif job.status == JobStatus.DEAD:
         details = _error(job.last_error, shows_texts=history.shows_texts) if job.last_error else []
         yield Event(job.finished_at, "dead", _("Dead"), details)
-
-
-def _of(job: Job) -> dict[str, object]:
-    return {"queue": job.queue_name, "priority": job.priority}
 
 
 def answer_in_words(answer: str) -> str:

@@ -16,8 +16,8 @@ from gnlqueue.redaction import MASK, hides, hides_something
 from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import number
 
-MOST_IDS = bulk.FIRST_IDS  # that are all named; of more only the first
-FIRST_IDS = 3
+MOST_IDS = bulk.FIRST_IDS  # that are all named
+SOME_IDS = 3  # that are named where there are more
 
 #: How the log keeps a target, in English, so that it is found in whatever language somebody looks for it.
 MATCHING = "jobs that match"
@@ -113,7 +113,7 @@ def _time(at: Any) -> str | None:
 
 
 def _ids(ids: tuple[int, ...], of: int) -> str:
-    first = ids if of <= MOST_IDS else ids[:FIRST_IDS]
+    first = ids if of <= MOST_IDS else ids[:SOME_IDS]
     more = of - len(first)
     shown = ", ".join(map(str, first))
     return shown if not more else shown + ngettext(" and %(n)s more", " and %(n)s more", more) % {"n": number(more)}
