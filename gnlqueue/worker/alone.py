@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextvars import copy_context
 from datetime import timedelta
@@ -38,14 +39,20 @@ def run_here(claimed: ClaimedJob, lease: timedelta) -> None:
 
 def _run_limited(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome:
     """Run a task in this thread, which a timer interrupts when the task has a timeout."""
-    context = copy_context()  # the caller keeps its own
     timeout = executor.timeout_of(claimed, task)
     if timeout is None:
-        return context.run(executor.run_sync, claimed, task, terms)
+        return _run(claimed, task, terms)
     timer = threading.Timer(timeout + 0.01, terms.timeouts.interrupt_overdue)
     timer.daemon = True
     timer.start()
     try:
-        return context.run(executor.run_sync, claimed, task, terms)
+        return _run(claimed, task, terms)
     finally:
         timer.cancel()
+
+
+def _run(claimed: ClaimedJob, task: Task[..., Any], terms: Terms) -> Outcome:
+    pid = os.getpid()
+    outcome = copy_context().run(executor.run_sync, claimed, task, terms)  # the caller keeps its own context
+    executor.end_copy(pid, outcome)
+    return outcome

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -186,13 +189,13 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
         return _raised(context, task, context.interrupt, began)
     claimed = context.claimed
     if result is not None:
-        if (what := _not_run(result)) is not None:
+        if (what := _not_run(result, task)) is not None:
             error = InvalidTask(
                 f"{task.module_path} returned {what}, which nobody runs: nothing of it was done. Is it wrapped by a "
                 "decorator that is made for other functions? Let the decorator await or exhaust what it wraps, or "
                 "return the value itself."
             )
-            return _raised(context, task, error, began)
+            return _raised(context, task, error, began)._replace(final=True, why="the next would do the same")
         try:
             payloads.encode(result, "result", limit=settings().MAX_PAYLOAD_BYTES)
         except Exception as error:  # a PayloadError, or what an object of the task's own raised
@@ -204,20 +207,34 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
     return Outcome(claimed, Ending.DONE, time.monotonic() - began, result=result, has_steps=context.has_steps)
 
 
-def _not_run(result: Any) -> str | None:
-    """Say what a task returned, where that is code still to be run; `None` where it is a value.
+def _not_run(result: Any, task: Task[..., Any]) -> str | None:
+    """Say what a task returned, where that is the task itself, still to be run; `None` where it is a value.
 
     Whether a function gives that shows only when it is called: what hides it, a decorator around an `async def` for
-    example, may just as well run it.
+    example, may just as well run it. A generator of another name is what a task has made after its work.
     """
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        return "a generator"
-    if not inspect.isawaitable(result):
+    try:
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return "a generator" if result.__name__ == getattr(task.func, "__name__", None) else None
+        if not inspect.isawaitable(result):
+            return None
+        if inspect.iscoroutine(result):
+            result.close()  # or Python warns that nobody has awaited it
+            return "a coroutine"
+    except Exception:  # of an object that computes what it is when it is asked: a value, which cannot be stored
         return None
-    if inspect.iscoroutine(result):
-        result.close()  # or Python warns that nobody has awaited it
-        return "a coroutine"
     return "an awaitable"
+
+
+def end_copy(pid: int, outcome: Outcome) -> None:
+    """End this process where it is not `pid`: the task has forked it, and it has come to the task's end here too."""
+    if os.getpid() == pid:
+        return
+    status = outcome.error.code if isinstance(outcome.error, SystemExit) else outcome.ending is not Ending.DONE
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else status is not None)
 
 
 def _raised(context: JobContext, task: Task[..., Any], error: BaseException, began: float) -> Outcome:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -146,7 +144,7 @@ class Pool:
                 outcome = copy_context().run(executor.run_sync, job.claimed, job.task, self._terms)
             except BaseException as error:
                 outcome = _failed_before_its_task(job.claimed, error)
-            self._end_copy(outcome)
+            executor.end_copy(self._pid, outcome)
             self._table.advance(job.claimed, Stage.ENDED)
             tidy_connections(interrupted=isinstance(outcome.error, JobTimedOut))
             self._report(outcome)
@@ -172,16 +170,6 @@ class Pool:
             if not told:
                 close_connections()
 
-    def _end_copy(self, outcome: Outcome) -> None:
-        """End this process where the task has forked it, and has come to its end here too: it is not the worker."""
-        if os.getpid() == self._pid:
-            return
-        status = outcome.error.code if isinstance(outcome.error, SystemExit) else outcome.ending is not Ending.DONE
-        with suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else status is not None)
-
     # --- on the event loop -------------------------------------------------------------------------------------------
 
     def _next_async(self) -> Coroutine[Any, Any, None] | None:
@@ -196,7 +184,7 @@ class Pool:
                 await self._async_connections.begin_job(self._outages)
                 self._table.advance(job.claimed, Stage.BEGUN)
                 outcome = await executor.run_async(job.claimed, job.task, self._terms)
-                self._end_copy(outcome)
+                executor.end_copy(self._pid, outcome)
             finally:
                 await self._async_connections.end_job()
         except BaseException as error:

@@ -15,6 +15,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connections
 from django.utils import timezone, translation
+from django.utils.functional import SimpleLazyObject
 
 import gnlqueue
 from gnlqueue import JobContext
@@ -272,6 +273,24 @@ def hidden_generator() -> Any:
 async def hidden_async_generator() -> Any:
     """An asynchronous generator that cannot be seen."""
     yield events.tell("ran")
+
+
+@gnlqueue.task
+def return_rest() -> Any:
+    """Work, and return what cannot be stored."""
+    events.tell("worked")
+    return (number for number in range(3))
+
+
+@gnlqueue.task
+def return_what_is_gone() -> Any:
+    """Work, and return an object that raises whenever it is looked at."""
+    events.tell("worked")
+
+    def look() -> Any:
+        raise LookupError("the row is gone")
+
+    return SimpleLazyObject(look)
 
 
 @gnlqueue.task(max_attempts=1)

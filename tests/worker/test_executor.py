@@ -143,6 +143,23 @@ def test_task_that_returns_what_was_not_run_has_failed(alias: str, task: gnlqueu
     assert told() == []
 
 
+@pytest.mark.parametrize(
+    "task", [tasks.return_rest, tasks.return_what_is_gone], ids=["a generator of its own", "a value that raises"]
+)
+@on_sqlite
+def test_task_whose_result_cannot_be_stored_is_done_and_not_run_again(alias: str, task: gnlqueue.Task) -> None:
+    job = run(task)
+
+    assert (job.status, job.attempts, job.result) == (JobStatus.DONE, 1, None)
+    assert [each["what"] for each in told()] == ["worked"]
+
+
+@on_sqlite
+def test_task_that_was_not_run_is_dead_at_once(alias: str) -> None:
+    """The next attempt would return the same."""
+    assert run(tasks.hidden_async_def.using(max_attempts=5)).status == JobStatus.DEAD
+
+
 @pytest.mark.parametrize("after", [-1, -0.5, timedelta(seconds=-1), timedelta(days=-1000)], ids=str)
 def test_retry_after_a_time_that_has_passed_is_at_once(after: Any) -> None:
     assert gnlqueue.Retry("now", after=after).after == 0
