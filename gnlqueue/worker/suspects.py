@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -13,7 +14,9 @@ from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.registry import Task
 from gnlqueue.worker.holdings import Holdings
 
-PATIENCE = 5.0  # seconds that a suspect waits, and the free slots with it, until its neighbours have ended
+#: Seconds that a suspect waits, and the free slots with it, until its neighbours have ended. Twice as long each time
+#: that it is put off, so that it runs however long they take.
+PATIENCE = 5.0
 PAUSE = timedelta(seconds=15)  # until it may be claimed again, by whichever worker has nothing else by then
 
 
@@ -28,6 +31,7 @@ class Suspects:
         self._start = start
         self._waiting: tuple[ClaimedJob, Task[..., Any]] | None = None
         self._since = 0.0
+        self._put_off: Counter[int] = Counter()  # job id -> how often
 
     def add(self, claimed: ClaimedJob, task: Task[..., Any]) -> None:
         """Let a suspect wait; there is never a second one."""
@@ -37,13 +41,17 @@ class Suspects:
         """Start it once nothing else is left in this process."""
         if self._waiting is not None and len(self._holdings) == 1:
             self._start([self._waiting])
+            del self._put_off[self._waiting[0].id]
             self._waiting = None
 
     def put_off_if_late(self) -> None:
         """Let it come again later, uncounted, if its neighbours do not end: they may run for hours."""
-        if self._waiting is None or time.monotonic() - self._since < PATIENCE:
+        if self._waiting is None:
             return
         claimed = self._waiting[0]
+        if time.monotonic() - self._since < PATIENCE * 2 ** self._put_off[claimed.id]:
+            return
+        self._put_off[claimed.id] += 1
         with suppress(LeaseLost, JobNotFound):
             transitions.put_off(claimed, PAUSE)
         self._waiting = None

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.db import OperationalError, transaction
@@ -13,6 +14,7 @@ from gnlqueue.queue import transitions
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.outbox import Outbox
+from gnlqueue.worker.suspects import Suspects
 from gnlqueue.worker.table import Stage
 from tests.app import tasks
 from tests.app.events import open_gate, told
@@ -109,6 +111,22 @@ def test_suspect_is_put_off_when_its_neighbours_do_not_end(
     put_off = until_status(suspect, JobStatus.SCHEDULED)
     assert (put_off.attempts, put_off.crashes) == (0, 2)
     assert "ran" not in [each["what"] for each in told()]
+
+
+def test_suspect_waits_twice_as_long_each_time_that_it_was_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it runs, however long its neighbours take."""
+    clock, waits = [0.0], []
+    monkeypatch.setattr("gnlqueue.worker.suspects.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gnlqueue.queue.transitions.put_off", lambda *_: None)
+    suspects = Suspects(mock.MagicMock(), mock.Mock())
+    for _ in range(4):
+        suspects.add(mock.Mock(id=7), mock.Mock())
+        began = clock[0]
+        while suspects._waiting is not None:
+            clock[0] += 1
+            suspects.put_off_if_late()
+        waits.append(clock[0] - began)
+    assert waits == [5, 10, 20, 40]
 
 
 def test_two_suspects_in_two_queues_run_one_after_the_other(alias: str) -> None:
