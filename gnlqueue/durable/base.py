@@ -94,6 +94,8 @@ class Step:
                 f"The step {self.key!r} got {shown(self.function):.200} to call: pass the function itself, and its "
                 "arguments after it."
             )
+        if hasattr(self.function, "__signature__"):  # what it says of itself, and not what it takes
+            return
         try:
             # Its own: a decorator may take other arguments than the function that it wraps.
             signature = inspect.signature(self.function, follow_wrapped=False)

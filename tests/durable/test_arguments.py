@@ -1,6 +1,7 @@
 """Arguments that do not fit a step's function: an ordinary error, before anything is stored or called."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -131,3 +132,17 @@ def test_an_error_of_the_function_itself_is_still_a_doubt(play: Play) -> None:
     """It was entered, so nobody knows what it has done."""
     job = play(lambda context: context.step("charge card", lambda: charge("4242")))  # type: ignore[call-arg]
     assert attempt(job).status == JobStatus.BLOCKED
+
+
+def test_what_a_function_says_of_itself_is_not_what_it_takes(play: Play) -> None:
+    """A decorator may pass an argument of its own, and publish the signature without it, or with another."""
+
+    def inner(session: str, cents: int) -> str:
+        return f"{cents} in {session}"
+
+    def outer(cents: int) -> str:
+        return inner("s1", cents)
+
+    outer.__signature__ = inspect.signature(inner)  # type: ignore[attr-defined]
+    job = play(lambda context: context.step("charge card", outer, 5))
+    assert attempt(job).result == "5 in s1"
