@@ -48,7 +48,7 @@ class Heartbeat:
     lease: float
     tables: Sequence[LeaseTable]
     health_file: Path | None = None
-    _crashed: dict[str, float] = field(default_factory=dict, init=False)  # worker id -> until when to look again
+    _gone: dict[str, float] = field(default_factory=dict, init=False)  # worker id -> until when to look again
 
     @property
     def interval(self) -> float:
@@ -81,14 +81,14 @@ class Heartbeat:
         for table in self.tables:
             if table.owner in {Owner.CRASHED, Owner.ENDED}:
                 self._give_back(table)
-        for worker_id, until in list(self._crashed.items()):
+        for worker_id, until in list(self._gone.items()):
             if time.monotonic() >= until:
-                del self._crashed[worker_id]  # and this is the last look
+                del self._gone[worker_id]  # and this is the last look
             self._release_late_claims(worker_id)
         return any(table.owner in {Owner.CRASHED, Owner.ENDED} for table in self.tables)
 
     def _release_late_claims(self, worker_id: str) -> None:
-        """Give back what a dead worker's last claim took: the server may commit it after all else was given back."""
+        """Give back what a worker that is gone claimed last: the server may commit that after all else went back."""
         late = self._in_name_of(worker_id)
         if transitions.release_pairs(late, alias=self.database, skip_locked=True):
             _say_given_back(worker_id, set(late), [], [], [], late)
@@ -111,8 +111,7 @@ class Heartbeat:
         _say_given_back(worker_id, held - left, begun, ended, overdue, rest)
         say_what_waits_for_a_human(lost)
         if not left:
-            if table.owner is Owner.CRASHED:
-                self._crashed[worker_id] = time.monotonic() + self.interval
+            self._gone[worker_id] = time.monotonic() + self.interval
             identity.forget(worker_id, self.database)
             table.clear()
 

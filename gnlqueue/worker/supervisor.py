@@ -132,7 +132,7 @@ class Supervisor:
 
     def _start_worker(self, child: _Child) -> None:
         table = next((table for table in self._tables if table.owner is Owner.NONE), None)
-        lost = self._options.get("drain") and any(table.owner is Owner.CRASHED for table in self._tables)
+        lost = self._options.get("drain") and any(table.owner in {Owner.CRASHED, Owner.ENDED} for table in self._tables)
         if table is None or lost:
             # The database has yet to take back what ended workers held; a draining one would see nothing due.
             child.start_after = time.monotonic() + WATCH_EVERY
