@@ -83,7 +83,9 @@ def claim_ready(
 
 
 def claim_one(id: int, queue_name: str, *, worker_id: str, lease: timedelta, alias: str) -> ClaimedJob | None:
-    """Claim this job of a queue, or return `None` when it is not to be claimed now."""
+    """Claim this job of a queue, or return `None` when it is not to be claimed now; one that is due is promoted."""
+    due = Job.objects.using(alias).with_status(JobStatus.SCHEDULED).filter(pk=id, run_at__lte=clock())
+    retried(alias, lambda: due.update(status=JobStatus.READY))
     return next(iter(_claim(compiled_one(alias, queue_name, id), worker_id, lease, alias, None)), None)
 
 

@@ -1,6 +1,6 @@
 """``GNLQUEUE["INLINE"]``: jobs run in the process that enqueues them, right after the commit."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -56,6 +56,12 @@ def test_failed_and_later_jobs_wait_for_a_worker(alias: str) -> None:
 
     assert (row(failed).status, row(failed).last_error) == (JobStatus.SCHEDULED, "RuntimeError: no paper")
     assert row(later).status == JobStatus.SCHEDULED
+
+
+@on_sqlite
+@pytest.mark.parametrize("run_after", [timedelta(), datetime(2020, 1, 1, tzinfo=UTC)], ids=["no delay", "long ago"])
+def test_a_job_that_is_due_at_once_runs_at_once(alias: str, run_after: Any) -> None:
+    assert row(tasks.nothing.using(run_after=run_after).enqueue()).status == JobStatus.DONE
 
 
 def test_what_waits_already_is_left_alone(alias: str, settings: Any) -> None:
