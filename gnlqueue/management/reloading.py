@@ -60,7 +60,10 @@ def _stay() -> None:
         watching = None
         if status == 0:
             return
-        if status != EXIT_CHANGED and not signals:
+        if status < 0 and not signals:  # killed: the code is not to blame
+            logger.error("The process that watches the files was killed (signal %d); it starts again.", -status)
+            time.sleep(autoreload.StatReloader.SLEEP_TIME)
+        elif status != EXIT_CHANGED and not signals:
             logger.error("The code could not be loaded (status %d); trying again when a file changes.", status)
             while not signals and _files() == seen:
                 time.sleep(autoreload.StatReloader.SLEEP_TIME)

@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import Exists
 from django.db.models.functions import Coalesce
 
+from gnlqueue.backoff import seconds
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import (
@@ -257,13 +258,15 @@ def prune(
     doubt is never deleted. It works in small transactions with pauses, so that others get their turn; `limit` bounds
     the number of jobs.
 
-    Raises `ValueError` for a status in which jobs are not finished, `InvalidTask` for an invalid queue name.
+    Raises `ValueError` for a status in which jobs are not finished, or a length of time that is negative or longer than
+    a hundred years; `InvalidTask` for an invalid queue name.
     """
     alias = alias_of(using)
+    age = timedelta(seconds=seconds(older_than, "older_than"))
     wanted = [JobStatus(status) for status in statuses]
     if not set(wanted) <= set(FINISHED):
         raise ValueError(f"Only done, cancelled and dead jobs are pruned, not {', '.join(wanted)}.")
-    old = Job.objects.using(alias).filter(finished_at__lt=clock(now, offset=-older_than))
+    old = Job.objects.using(alias).filter(finished_at__lt=clock(now, offset=-age))
     if queue_name is not None:
         old = old.filter(queue_name=check_queue_name(queue_name))
     pruned = 0

@@ -153,6 +153,15 @@ def test_pause_and_resume(alias: str, capsys: Capture) -> None:
     assert row(job).status == JobStatus.DONE
 
 
+@on_sqlite
+@pytest.mark.parametrize("days", ["-1", "inf", "1e10", "nan", "all"])
+def test_prune_refuses_what_is_no_age(alias: str, days: str) -> None:
+    dead("no paper")
+    with pytest.raises(CommandError, match=r"not a number of days|between 0 seconds and a hundred years"):
+        gnlqueue("prune", f"--days={days}", "--dead")
+    assert Job.objects.using(alias).count() == 1
+
+
 def test_prune(alias: str, capsys: Capture) -> None:
     done, gone = tasks.nothing.enqueue(), dead("no paper")
     drain()

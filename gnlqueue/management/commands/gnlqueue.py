@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import timedelta
 from textwrap import indent
 from typing import Any
@@ -56,7 +56,9 @@ class Command(BaseCommand):
         resume = self._subcommand(commands, "resume", "let workers claim from a paused queue again")
         resume.add_argument("queue", metavar="QUEUE")
         prune = self._subcommand(commands, "prune", "delete jobs that finished long ago, each with its journal")
-        prune.add_argument("--days", type=float, required=True, help="those that finished longer ago than this")
+        prune.add_argument(
+            "--days", type=_days, required=True, help="those that finished longer ago than this (0: all)"
+        )
         prune.add_argument("--queue", help="of one queue only")
         prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
 
@@ -166,8 +168,7 @@ class Command(BaseCommand):
 
     def _prune(self, options: dict[str, Any]) -> None:
         statuses = [Job.Status.DONE, Job.Status.CANCELLED, *([Job.Status.DEAD] if options["dead"] else [])]
-        older_than = timedelta(days=options["days"])
-        count = queue.prune(older_than, statuses=statuses, queue_name=options["queue"], using=options["database"])
+        count = queue.prune(options["days"], statuses=statuses, queue_name=options["queue"], using=options["database"])
         self.stdout.write(f"pruned {_counted(count, 'job')}")
 
     def _blocked(self, options: dict[str, Any]) -> None:
@@ -251,6 +252,13 @@ class Command(BaseCommand):
     def _arguments(self, job: Job) -> str:
         args, kwargs = redacted(job)
         return _cut(", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]))
+
+
+def _days(text: str) -> timedelta:
+    try:
+        return timedelta(days=float(text))
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text!r} is not a number of days.") from None
 
 
 def _no_dead_jobs(queue_name: str | None) -> str:
