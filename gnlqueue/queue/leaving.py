@@ -17,7 +17,7 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
 from gnlqueue.queue.attempts import Failure, is_recorded, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
-from gnlqueue.queue.transactions import retried
+from gnlqueue.queue.transactions import is_manual, retried
 
 NO_LEASE: dict[str, Any] = {"lease_expires_at": None}
 GIVEN_BACK: dict[str, Any] = {**NO_LEASE, "attempts": F("attempts") - 1}
@@ -97,7 +97,12 @@ def leave(
 
 
 def send_ending(job: Job, status: JobStatus, alias: str) -> None:
-    """Send the signal of a job that ended, or blocked, without a worker to say so; after the surrounding commit."""
+    """Send the signal of a job that ended, or blocked, without a worker to say so; after the surrounding commit.
+
+    Not in a transaction that is ended by hand, in which nothing says when that is.
+    """
+    if is_manual(alias):
+        return
     if status == JobStatus.BLOCKED:
         arguments: dict[str, Any] = {"signal": signals.job_blocked, "reason": "in_doubt"}
     elif status in {JobStatus.DEAD, JobStatus.CANCELLED}:

@@ -132,6 +132,7 @@ class Worker:
         self._suspects = Suspects(self._holdings, self._pool.put)
         self._woken = False
         self._was_idle = True  # at the last look there was nothing to do
+        self._is_drained = False
         self._stop_by: float | None = None
         self._ask_again_at = 0.0
 
@@ -208,7 +209,7 @@ class Worker:
                         outage.over()
                         self._wait(delay)
                     self._outbox.write()
-                    self._maintenance.finish()
+                    self._maintenance.finish(drained=self._is_drained)
             except ConnectionProblem as error:
                 if not reached and dialects.of(self.database).is_hopeless(error):
                     raise DatabaseNotReady(
@@ -331,6 +332,7 @@ class Worker:
     def _pause(self, room: int) -> float:
         """Return how long to wait when nothing was claimed."""
         if self.drain and not self._holdings:
+            self._is_drained = True
             self.stop()
             return 0.0
         if room <= 0:

@@ -73,10 +73,10 @@ class Maintenance:
         if now >= self._next_prune:
             self._next_prune = now + (PRUNE_AGAIN if self._prune() == PRUNE_AT_ONCE else TIDY_EVERY)
 
-    def finish(self) -> None:
-        """Do what must not wait for the next time, as there is none."""
+    def finish(self, *, drained: bool) -> None:
+        """Do what must not wait for the next time, as there is none; `drained`: nothing was due any more."""
         metrics.finished.flush(self._database)
-        if self._drain:  # it may never live long enough for the first time, however often it is started
+        if drained:  # it may never live long enough for the first time, however often it is started
             for _ in range(LAST_PRUNES):
                 if self._prune() < PRUNE_AT_ONCE:
                     break

@@ -16,7 +16,7 @@ from typing import cast
 from django.db import DatabaseError
 
 from gnlqueue import dialects, metrics, signals
-from gnlqueue.backoff import Backoff
+from gnlqueue.backoff import DEFAULT, Backoff
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.durable.context import with_open_step
@@ -141,7 +141,8 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
         logger.exception("job %d (%s): what came of it could not be recorded", claimed.id, claimed.task_name)
         text = f"What came of it could not be recorded: {failure_of(error).reason}"
         with suppress(LeaseLost, JobNotFound):  # recorded, and what raised came after that
-            _write_failed(Outcome(claimed, Ending.FAILED, outcome.seconds, error=text), on_error)
+            delay = DEFAULT.delay(claimed.attempts)  # for its own may be what is wrong
+            _write_failed(Outcome(claimed, Ending.FAILED, outcome.seconds, error=text, after=delay), on_error)
 
 
 def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
