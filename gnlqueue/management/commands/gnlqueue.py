@@ -188,7 +188,8 @@ class Command(BaseCommand):
             self._explain(entry)
         if entries:
             self.stdout.write(
-                "Decide: manage.py gnlqueue resolve ENTRY --happened JSON | --not-happened | … --reason TEXT"
+                "Decide: manage.py gnlqueue resolve ENTRY --reason TEXT, with --happened JSON or --not-happened (in "
+                "doubt), --go-on or --use-recorded (a mismatch), or --fail-job"
             )
         else:
             self.stdout.write(self.style.SUCCESS("Nothing waits for a decision."))
