@@ -6,8 +6,9 @@ In the order in which things happen:
 module                its job
 ====================  ==================================================================================
 supervisor            `Supervisor`: start, watch, replace and end the processes
-forking               run a function in a child process
+forking               run a function in a child process; what those get that a task forks
 heartbeat             renew leases; give back the jobs of a worker that died
+losses                what the log says of jobs that were lost with their worker
 table                 what a worker holds, in memory that its supervisor and heartbeat see
 loop                  `Worker`: claim, start, wait, write
 identity              a worker's id, its queues, and the row by which people see it
@@ -16,6 +17,7 @@ maintenance           promote, rescue, count and prune, each at its pace
 intake                how many jobs to claim, and from which queue
 prefetch              how many to claim beyond the free slots
 holdings              what the worker has claimed and not written yet; publishes it in the table
+suspects              a job that crashed its worker twice in a row: it runs alone
 pool                  where jobs run: threads, and the event loop
 eventloop             the thread in which `async def` tasks run
 executor              run one job and say what came of it

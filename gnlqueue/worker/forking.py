@@ -27,7 +27,7 @@ NOT_READY = (DatabaseNotReady, ImproperlyConfigured)
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 
-def close_connections() -> None:
+def close_connections_and_pools() -> None:
     """Close what database connections there are, pools included: processes must not share them."""
     connections.close_all()
     for connection in connections.all(initialized_only=True):

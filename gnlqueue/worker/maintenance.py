@@ -40,7 +40,6 @@ class Maintenance:
         self._queue_names = queue_names
         self._database = database
         self._beat = beat
-        self._drain = drain
         self._next_promotion = 0.0
         self._next_flush = time.monotonic() + FLUSH_EVERY
         self._next_tidying = self._next_prune = time.monotonic() + TIDY_EVERY

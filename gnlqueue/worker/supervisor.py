@@ -28,7 +28,7 @@ from gnlqueue.worker.forking import (
     EXIT_NOT_READY,
     NOT_READY,
     SIGNALS,
-    close_connections,
+    close_connections_and_pools,
     fork,
     keep_handlers_to_ourselves,
     let_signals_in,
@@ -100,7 +100,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until a signal says stop, or all is drained; return the exit status."""
-        close_connections()  # the project's start may have opened some
+        close_connections_and_pools()  # the project's start may have opened some
         gc.collect()
         gc.freeze()  # a collection in a child writes to every object that it looks at, and the page is shared no more
         with self._handled_signals():

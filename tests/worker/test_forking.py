@@ -8,7 +8,7 @@ from django.db import connections
 
 import gnlqueue
 from gnlqueue.models import JobStatus
-from gnlqueue.worker.forking import close_connections
+from gnlqueue.worker.forking import close_connections_and_pools
 from tests.app import tasks
 from tests.worker.conftest import on_sqlite, until_status
 from tests.worker.processes import RunWorker
@@ -41,6 +41,6 @@ def test_no_pool_of_connections_is_there_when_workers_are_forked(alias: str, mon
     closed = []
     monkeypatch.setattr(connections[alias], "close_pool", lambda: closed.append(alias), raising=False)
 
-    close_connections()
+    close_connections_and_pools()
 
     assert closed == [alias]

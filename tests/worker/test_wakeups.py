@@ -16,7 +16,6 @@ from gnlqueue.worker import loop, wakeup
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.pace import Pace
 from tests.app import tasks
-from tests.app.events import open_gate
 from tests.worker.conftest import on_sqlite, until_status, until_told
 from tests.worker.processes import PATIENCE, RunWorker, until
 
@@ -183,27 +182,14 @@ def test_a_look_that_began_within_the_window_is_not_the_last_one(
     until_status(job, JobStatus.DONE)
 
 
-@on_sqlite
-def test_woken_worker_without_a_free_slot_waits_for_one(
-    alias: str, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_woken_worker_without_a_free_slot_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot look for what it was woken for, and must not try to without a pause until it can."""
-    tasks.wait.enqueue()
+    monkeypatch.setattr(wakeups, "WINDOW", 0)  # over at once: it should look again
     worker = Worker(["default"], concurrency=1)
-    turn, turns = worker._turn, []
-    monkeypatch.setattr(worker, "_turn", lambda: turns.append(None) or turn())  # type: ignore[func-returns-value]
-    in_thread(worker)
-    until_told("began")
-    job = tasks.nothing.enqueue()
+    worker._pace.wake()
 
-    worker._wake()
-    time.sleep(wakeups.WINDOW * 2)  # until it would look again
-    turns.clear()
-    time.sleep(0.1)  # in which a loop that spins takes thousands
-    assert len(turns) <= 10
-
-    open_gate("go")
-    until_status(job, JobStatus.DONE)
+    assert worker._pause(0) == loop.PATIENCE
+    assert worker._pause(1) == 0
 
 
 @on_sqlite
