@@ -18,7 +18,7 @@ statements    what an `atomic_step` may not ask the database for
 atomic        the transaction of an `atomic_step`
 kinds         the three kinds of step, and what each outcome means for them
 moments       the times that a run records: the end of a `sleep`, and what `now` said
-lineage       which asyncio task began which
+lineage       which asyncio task began which, and which awaits a thread
 failures      which failures the handler has caught, so that they stay
 open_steps    which steps are open, so that an attempt does not end before them
 blocking      what blocks a run because its code and its journal do not fit

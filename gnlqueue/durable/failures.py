@@ -7,7 +7,6 @@ tells nobody that an exception was caught, so it is inferred from who makes the 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Collection
 from contextvars import ContextVar
@@ -16,8 +15,8 @@ from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
+from gnlqueue.durable import lineage
 from gnlqueue.durable.base import Step
-from gnlqueue.durable.lineage import descends_from
 from gnlqueue.durable.protocol import Flow, stack
 from gnlqueue.exceptions import StepFailed
 
@@ -38,20 +37,19 @@ class Failure:
         self._work = work
         self._traceback: TracebackType | None = None
         self._passed: set[FrameType] = set()
+        lineage.note(self.number, step.caller.task)
 
     def was_caught_by(self, caller: Flow, frames: Collection[FrameType]) -> bool:
         """Tell whether the caller of a step, whose frames these are, has gone on after the failure.
 
-        It has if it is the thread or task in which the failure happened, or was begun by it afterwards; if it is an
-        ancestor of that asyncio task; or if one of its frames is one that the failure passed through. Any caller has,
-        once the thread in which the failure happened has gone on.
+        It has if it is the thread or task in which the failure happened, or was begun by it afterwards; if it is a
+        branch that the failure has come to; or if one of its frames is one that the failure passed through. Any caller
+        has, once the thread in which the failure happened has gone on.
         """
-        task, calling = self.step.caller.task, caller.task
-        if calling is task if task is not None else self._work in frames:
+        task = self.step.caller.task
+        if caller.task is task if task is not None else self._work in frames:
             return True
-        if self.number in _seen.get():
-            return True
-        if isinstance(task, asyncio.Task) and isinstance(calling, asyncio.Task) and descends_from(task, calling):
+        if self.number in _seen.get() or lineage.has_seen(self.number):
             return True
         return not self._frames().isdisjoint(frames) or (task is None and self._is_over())
 

@@ -1,40 +1,122 @@
-"""Which asyncio task began which: what a task raises goes to the one that began it.
+"""What failed below an asyncio task, in one that it began or in a thread that it awaits, and has come to it since.
 
-Asyncio does not remember that, so the worker's event loop does: `begin` is its task factory.
+Asyncio does not remember which task began which, so the worker's event loop does: `begin` is its task factory. It puts
+a `Branch` into the context of each. A thread that gets a copy of that, as from `to_thread`, knows the branch too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import time
 import weakref
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_Refs = tuple[weakref.ref[asyncio.Task[Any]], ...]
 
-#: Of each asyncio task, those it descends from and that lived when it began, nearest first; keeps none of them alive.
-_ancestors: weakref.WeakKeyDictionary[asyncio.Task[Any], _Refs] = weakref.WeakKeyDictionary()
+class Branch:
+    """An asyncio task, as the code that runs in its context knows it."""
+
+    def __init__(self, parent: Branch | None) -> None:
+        #: The branches that it descends from, and that lived when it began, nearest first; keeps none of them alive.
+        self.above: tuple[weakref.ref[Branch], ...] = ()
+        #: The numbers of the failures that its parent had seen when it began this one.
+        self.seen: frozenset[int] = frozenset()
+        self._task: weakref.ref[asyncio.Task[Any]] | None = None  # it may run before it exists, eagerly
+        self._below: dict[int, Callable[[], bool]] = {}
+        if parent is not None:
+            # Only those that live, or a task that ends by beginning the next one would make an endless line.
+            self.above = (weakref.ref(parent), *(ref for ref in parent.above if ref() is not None))
+            self.seen = parent.seen.union(number for number in list(parent._below) if parent.has_seen(number))
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task itself, while it lives."""
+        return self._task() if self._task is not None else None
+
+    def has_ended(self) -> bool:
+        """Tell whether the task has returned or raised something."""
+        task = self.task
+        return self._task is not None and (task is None or task.done())
+
+    def note(self, failure: int, has_left: Callable[[], bool] | None) -> None:
+        """Note a failure; `has_left` tells when it has come to this branch, `None` where it began in its own task."""
+        if has_left is not None:
+            self._below[failure] = has_left
+        for ref in self.above:
+            if (above := ref()) is not None:
+                above._below[failure] = self.has_ended
+
+    def has_seen(self, failure: int) -> bool:
+        """Tell whether a failure has come to this branch from below, or to who began it, before that."""
+        has_left = self._below.get(failure)
+        return failure in self.seen or (has_left is not None and has_left())
+
+
+_branch: ContextVar[Branch | None] = ContextVar("gnlqueue_branch", default=None)
+
+_MOMENT_MS = 50
+
+_mark: ContextVar[object] = ContextVar("gnlqueue_mark")
 
 
 def begin(
     loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
 ) -> asyncio.Task[T]:
-    """Begin an asyncio task as the loop would without us, and note who began it.
+    """Begin an asyncio task as the loop would without us, as a branch of the one that runs now.
 
-    One that starts eagerly is noted after its first stretch: what it begins in there knows it, but none above it. One
-    that is begun from outside of any task, as by `run_coroutine_threadsafe`, has no parent.
+    One that is given a context is no branch of its own: others may share it.
     """
-    parent = asyncio.current_task(loop)
-    task = asyncio.Task(coro, loop=loop, **options)
-    if parent is not None:
-        # Only those that live, or a task that ends by beginning the next one would make an endless line.
-        further = [ref for ref in _ancestors.get(parent, ()) if ref() is not None]
-        _ancestors[task] = (weakref.ref(parent), *further)
+    if options.get("context") is not None:
+        return asyncio.Task(coro, loop=loop, **options)
+    branch = Branch(_branch.get())
+    context = copy_context()
+    context.run(_branch.set, branch)
+    task = asyncio.Task(coro, loop=loop, **{**options, "context": context})
+    branch._task = weakref.ref(task)
     return task
 
 
-def descends_from(task: asyncio.Task[Any], ancestor: asyncio.Task[Any]) -> bool:
-    """Tell whether a task is known to have been begun by the other one, or by one that descends from it."""
-    return any(ref() is ancestor for ref in _ancestors.get(task, ()))
+def note(failure: int, task: object) -> None:
+    """Note a failure that is raised here, in this asyncio task, or in a thread: `None`."""
+    branch = _branch.get()
+    if branch is None:
+        return
+    if isinstance(task, asyncio.Task):
+        branch.note(failure, None if task is branch.task else task.done)
+    elif (awaiting := _awaiting(branch)) is not None:
+        branch.note(failure, lambda: inspect.getcoroutinestate(awaiting) == inspect.CORO_CLOSED)
+
+
+def has_seen(failure: int) -> bool:
+    """Tell whether a failure has come to the branch in whose context this runs."""
+    branch = _branch.get()
+    return branch is not None and branch.has_seen(failure)
+
+
+def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
+    """Return the coroutine by which a branch awaits this thread, as `to_thread` does; `None` where none is known to.
+
+    It is the innermost one, and has given its context to the thread. The task may be on its way there: it began the
+    thread just before. That takes a moment, for which this waits; a task that runs on does not await anything.
+    """
+    awaited: Any = branch.task.get_coro() if branch.task is not None else None
+    for _ in range(_MOMENT_MS):
+        if not inspect.iscoroutine(awaited) or not awaited.cr_running:
+            break
+        time.sleep(0.001)
+    while inspect.iscoroutine(awaited) and inspect.iscoroutine(awaited.cr_await):
+        awaited = awaited.cr_await
+    frame = awaited.cr_frame if inspect.iscoroutine(awaited) else None
+    if frame is None:
+        return None
+    mark = object()
+    token = _mark.set(mark)
+    try:
+        contexts = [each for each in frame.f_locals.values() if isinstance(each, Context)]
+        return awaited if any(each.get(_mark) is mark for each in contexts) else None
+    finally:
+        _mark.reset(token)

@@ -56,7 +56,7 @@ class EventLoop:
                 job = self._next_job()  # once more: for a job that came until now nobody has called
             if job is None:
                 return
-            task = asyncio.Task(job, loop=self._loop, **_EAGERLY)
+            task = lineage.begin(self._loop, job, **_EAGERLY)
             if not task.done():
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)

@@ -1,9 +1,9 @@
-"""Which asyncio task began which."""
+"""What failed below an asyncio task."""
 
 import asyncio
 import gc
 from collections.abc import Coroutine
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 from gnlqueue.durable import lineage
@@ -11,9 +11,13 @@ from gnlqueue.durable import lineage
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on an event loop that knows what began what."""
+
+    async def begin() -> Any:  # as a task of its own: the runner gives its first one a context
+        return await asyncio.create_task(main)
+
     with asyncio.Runner() as runner:
         runner.get_loop().set_task_factory(lineage.begin)
-        return runner.run(main)
+        return runner.run(begin())
 
 
 def this_task() -> asyncio.Task[Any]:
@@ -22,22 +26,71 @@ def this_task() -> asyncio.Task[Any]:
     return task
 
 
-def test_a_task_descends_from_those_that_began_it() -> None:
-    async def child(top: asyncio.Task[Any], parent: asyncio.Task[Any]) -> list[bool]:
-        return [lineage.descends_from(this_task(), each) for each in (top, parent, this_task())]
+def fail(number: int) -> None:
+    """Note a failure of the asyncio task that runs here."""
+    lineage.note(number, this_task())
 
-    async def parent(top: asyncio.Task[Any]) -> list[bool]:
-        return await asyncio.create_task(child(top, this_task()))
+
+def test_a_failure_comes_to_those_above_once_its_task_has_ended() -> None:
+    async def child(failed: asyncio.Event, goes_on: asyncio.Event) -> None:
+        fail(1)
+        failed.set()
+        await goes_on.wait()
+
+    async def parent(failed: asyncio.Event, goes_on: asyncio.Event) -> bool:
+        await asyncio.create_task(child(failed, goes_on))
+        return lineage.has_seen(1)
 
     async def main() -> None:
-        here = this_task()
-        one, other = asyncio.create_task(parent(here)), asyncio.create_task(asyncio.sleep(0))
-        assert await one == [True, True, False]
-        await other
-        assert not lineage.descends_from(one, other)
-        assert not lineage.descends_from(here, one)
+        failed, goes_on = asyncio.Event(), asyncio.Event()
+        one, other = asyncio.create_task(parent(failed, goes_on)), asyncio.create_task(see(1))
+        await failed.wait()
+        assert not lineage.has_seen(1)
+        assert not await asyncio.create_task(see(1))
+        goes_on.set()
+        assert await one
+        assert lineage.has_seen(1)
+        assert await asyncio.create_task(see(1))  # begun after it
+        assert not await other
 
     run(main())
+
+
+def test_a_failure_in_a_thread_comes_to_the_task_that_awaits_it() -> None:
+    def here() -> None:
+        lineage.note(1, None)
+
+    async def main() -> None:
+        await asyncio.to_thread(here)
+        assert lineage.has_seen(1)
+        assert await asyncio.to_thread(lineage.has_seen, 1)
+        assert await asyncio.create_task(see(1))
+
+    run(main())
+
+
+def test_a_failure_in_a_thread_that_nobody_awaits_comes_to_nobody() -> None:
+    async def main() -> None:
+        context = copy_context()
+        await asyncio.get_running_loop().run_in_executor(None, lambda: context.run(lineage.note, 1, None))
+        assert not lineage.has_seen(1)
+
+    run(main())
+
+
+def test_a_failure_in_a_task_of_a_given_context_comes_to_who_has_that() -> None:
+    async def child() -> None:
+        fail(1)
+
+    async def main() -> None:
+        await asyncio.create_task(child(), context=copy_context())
+        assert lineage.has_seen(1)
+
+    run(main())
+
+
+async def see(failure: int) -> bool:
+    return lineage.has_seen(failure)
 
 
 def test_a_line_of_tasks_that_each_begin_the_next_one_keeps_nothing_alive() -> None:
@@ -45,7 +98,9 @@ def test_a_line_of_tasks_that_each_begin_the_next_one_keeps_nothing_alive() -> N
     latest: list[asyncio.Task[None]] = []
 
     async def link(left: int, last: asyncio.Event) -> None:
-        lengths.append(len(lineage._ancestors[this_task()]))
+        branch = lineage._branch.get()
+        assert branch is not None
+        lengths.append(len(branch.above))
         if left:
             latest[:] = [asyncio.create_task(link(left - 1, last))]
         else:
@@ -61,7 +116,7 @@ def test_a_line_of_tasks_that_each_begin_the_next_one_keeps_nothing_alive() -> N
     run(main())
     gc.collect()
     assert max(lengths) < 5
-    assert not [task for task in lineage._ancestors if task.get_coro().__name__ == "link"]  # type: ignore[union-attr]
+    assert not [each for each in gc.get_objects() if isinstance(each, lineage.Branch)]
 
 
 def test_tasks_begin_as_they_would_without_it() -> None:

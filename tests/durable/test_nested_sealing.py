@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -201,6 +202,40 @@ def test_a_failure_that_was_raised_to_the_frame_which_goes_on_is_sealed(
     assert len(ledger) == 1
 
 
+@pytest.mark.parametrize("then", ["a thread", "itself", "a task", "a task's thread"])
+@pytest.mark.parametrize("began", ["by the handler", "in a branch"])
+def test_a_failure_of_a_thread_that_the_task_which_awaited_it_caught_is_sealed(
+    aplay: Play, ledger: Ledger, began: str, then: str
+) -> None:
+    """The function that caught it has returned: nothing but the asyncio task is the same."""
+
+    async def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+        go_on: dict[str, Callable[[], Awaitable[Any]]] = {
+            "a thread": lambda: asyncio.to_thread(cards.other_here),
+            "itself": cards.other,
+            "a task": lambda: asyncio.gather(cards.other()),
+            "a task's thread": lambda: asyncio.gather(asyncio.to_thread(cards.other_here)),
+        }
+
+        async def is_accepted() -> bool:
+            with suppress(StepFailed):
+                await asyncio.to_thread(cards.visa_here)
+                return True
+            return False
+
+        async def branch() -> Any:
+            result = "visa" if await is_accepted() else await go_on[then]()
+            cards.crash_at_first()
+            return result
+
+        return (await asyncio.gather(branch()))[0] if began == "in a branch" else await branch()
+
+    result = run_to_its_end(aplay(handler), "the worker's loop")
+    assert result in ("mastercard", ["mastercard"])
+    assert len(ledger) == 1
+
+
 def test_a_failure_of_a_thread_that_another_thread_caught_is_sealed(play: Play, ledger: Ledger) -> None:
     def handler(context: JobContext) -> Any:
         cards = Cards(context, ledger)
@@ -320,6 +355,35 @@ def test_a_failure_on_its_way_to_the_handler_is_not_sealed_by_others(
         return str(results)
 
     assert "visa" in run_to_its_end(aplay(handler), loop)
+    assert len(ledger) == 2
+
+
+def test_a_failure_in_a_thread_is_not_sealed_by_another_thread_of_its_task(aplay: Play, ledger: Ledger) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards, loop, at_hand = Cards(context, ledger), asyncio.get_running_loop(), threading.Event()
+
+        def visa() -> str:
+            try:
+                return cards.visa_here()
+            finally:
+                at_hand.set()
+                other_ended.wait()
+
+        def other() -> str:
+            at_hand.wait()
+            try:
+                return cards.other_here()
+            finally:
+                other_ended.set()
+
+        async def branch() -> list[str]:
+            beside = loop.run_in_executor(None, copy_context().run, other)
+            return [await asyncio.to_thread(visa), await beside]
+
+        other_ended = threading.Event()
+        return (await asyncio.gather(branch()))[0]
+
+    assert run_to_its_end(aplay(handler), "the worker's loop") == ["visa", "mastercard"]
     assert len(ledger) == 2
 
 
