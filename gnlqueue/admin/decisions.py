@@ -24,6 +24,7 @@ from gnlqueue.admin.forms import LONGEST_REASON
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.effects import effect_key, identity_of_job
+from gnlqueue.durable.keys import is_keyed
 from gnlqueue.durable.resolving import mismatched_entry
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote, WorkerProcess
 
@@ -62,6 +63,11 @@ GO_ON_WITHOUT = gettext_lazy(
     "Goes on without this step's result; if the code does it under another name, that happens again."
 )
 
+#: What comes of going on where the code asks for a step that looks like this one under another name.
+GO_ON_BESIDE = gettext_lazy(
+    "You have put the code right. Or it is right as it is: then it asks for another step, which runs."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -98,8 +104,11 @@ class Case:
 
     def explanation(self, choice: str) -> Promise:
         """Return what comes of a choice here."""
-        left_out = self.mismatch is not None and not self.got
-        return GO_ON_WITHOUT if left_out and choice == "go_on" else CHOICES[choice][1]
+        if choice == "go_on" and self.mismatch is not None and not self.got:
+            return GO_ON_WITHOUT
+        if choice == "go_on" and is_keyed(self.got.get("key", "")) and self.got["key"] != self.entry.key:
+            return GO_ON_BESIDE
+        return CHOICES[choice][1]
 
     @property
     def seen(self) -> str:

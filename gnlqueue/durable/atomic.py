@@ -21,10 +21,10 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 
 from gnlqueue import dialects, payloads
-from gnlqueue.durable.entries import Entry, FenceLost, Journal, ResultNotStored, encode_result
+from gnlqueue.durable.entries import Entry, FenceLost, Journal, ResultNotStored, Wanted, encode_result
 from gnlqueue.durable.statements import only_what_rolls_back
 from gnlqueue.exceptions import GnlqueueError, JobInterrupt
-from gnlqueue.models import EntryStatus, StepKind
+from gnlqueue.models import EntryStatus
 
 logger = logging.getLogger("gnlqueue")
 
@@ -49,9 +49,7 @@ class HalfCommitted(GnlqueueError):
         self.result = result
 
 
-def run(
-    journal: Journal, key: str, args_hash: str | None, known: Entry | None, function: Callable[[], Any]
-) -> tuple[Entry, Any]:
+def run(journal: Journal, wanted: Wanted, known: Entry | None, function: Callable[[], Any]) -> tuple[Entry, Any]:
     """Run `function` in the transaction that records it, and return the entry and the result.
 
     `known` is the entry of an earlier attempt that failed. Raises what the function raises, with all rolled back,
@@ -66,10 +64,7 @@ def run(
         with dialect.write_transaction(connection), transaction.atomic(using=using, durable=True):
             if not dialect.is_read_committed(connection) and not journal.fence.lock():
                 raise FenceLost
-            if known is None:
-                entry = journal.insert_here(key, StepKind.ATOMIC, args_hash)
-            else:
-                entry = journal.restart_here(known)
+            entry = journal.insert_here(wanted) if known is None else journal.restart_here(known)
             with only_what_rolls_back(using):
                 value = function()
             text = encode_result(value)
@@ -80,17 +75,17 @@ def run(
             raise
         # A commit whose answer was lost, and a hook that raised after it, look like a failure: the row knows. Only
         # what the function returned is worth waiting for; for the rest, the next attempt looks again.
-        status = None if entry is None else journal.stored_status(key, wait=bool(text))
+        status = None if entry is None else journal.stored_status(wanted.key, wait=bool(text))
         if entry is not None and status == EntryStatus.STARTED:
             raise HalfCommitted(entry, error, text) from error
         if isinstance(error, FenceLost):
             raise RolledBack(
-                f"The transaction of the atomic step {key!r} was rolled back beneath its function; nothing of it is "
-                "stored."
+                f"The transaction of the atomic step {wanted.key!r} was rolled back beneath its function; nothing of "
+                "it is stored."
             ) from None
         if entry is None or not text or status != EntryStatus.DONE:
             raise
-        logger.error("The atomic step %r is committed; afterwards this was raised.", key, exc_info=error)
+        logger.error("The atomic step %r is committed; afterwards this was raised.", wanted.key, exc_info=error)
     journal.adopt(entry, EntryStatus.DONE, result=text, error=None)
     return entry, payloads.decode(text)
 

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from gnlqueue import payloads
 from gnlqueue.answers import Happened
-from gnlqueue.durable.entries import LONGEST_NOTE, Entry, Journal, ResultNotStored, encode_result
+from gnlqueue.durable.entries import LONGEST_NOTE, Entry, Journal, ResultNotStored, Wanted, encode_result
 from gnlqueue.durable.options import StepOptions
 from gnlqueue.durable.protocol import CallFunction, Flow, Pause, Protocol, Reply
 from gnlqueue.exceptions import JobInterrupt, StepFailed, dotted
@@ -39,8 +39,7 @@ class Step:
 
     run: Run
     journal: Journal
-    key: str
-    args_hash: str | None
+    wanted: Wanted
     entry: Entry | None  #: what the journal has of it, `None` where it is new
     caller: Flow
     function: Callable[..., Any]
@@ -49,6 +48,11 @@ class Step:
     effect: dict[str, str]  #: its effect key, as the argument that `pass_key_as` names
     options: StepOptions
     tries: int = field(default=0, init=False)
+
+    @property
+    def key(self) -> str:
+        """What names the step in its run."""
+        return self.wanted.key
 
     def perform(self) -> Protocol:
         """Replay the step, or do it; return its result."""
@@ -122,9 +126,7 @@ class Step:
         """Store the step's outcome; where the fence is lost, keep what it brought back as evidence and stop."""
         try:
             if self.entry is None:
-                self.entry = self.journal.insert(
-                    self.key, self.kind, self.args_hash, status, starting=starting, **values
-                )
+                self.entry = self.journal.insert(self.wanted, status, starting=starting, **values)
             else:
                 self.journal.change(self.entry, status, starting=starting, **values)
         except JobInterrupt as stops:

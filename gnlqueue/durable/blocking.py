@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gnlqueue import payloads
 from gnlqueue.conf import settings
-from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal
+from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal, Wanted
+from gnlqueue.durable.keys import name_of
 from gnlqueue.durable.replay import Mismatch
 from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import EntryStatus, StepNote
@@ -20,8 +21,25 @@ MOST_NAMED = 20  # steps that one message names
 def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
     """Stop where the code asks for something else than was recorded at this place."""
     text = f"The code does not fit the journal of {run.run_id!r}: {mismatch}. {run.out_of_mismatch(mismatch.entry)}"
-    got = payloads.encode(mismatch.got, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
-    _for_mismatch(run, journal, mismatch.entry, text, got)
+    _for_mismatch(run, journal, mismatch.entry, text, _encoded(mismatch.got))
+
+
+def unless_told_apart(run: Run, journal: Journal, old: Entry, new: Wanted) -> None:
+    """Stop before a new step that seems to be an old one under another name, unless a human has looked at the two.
+
+    Where nobody knows whether the old one happened, that is the question; where it is known not to have, there is none.
+    """
+    if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
+        on_left_open(run, journal, old)
+    if old.status != EntryStatus.DONE or (name_of(old.key), name_of(new.key)) in journal.told_apart():
+        return
+    text = (
+        f"The code of {run.run_id!r} asks for {new.key!r}, which is new, and so far for no step "
+        f"{name_of(old.key)!r} any more. It looks like {old.key!r} under another name: that is done, with the same "
+        f"function and arguments. {run.out_of_mismatch(old)} To go on with the code as it is means that they are "
+        f"different steps, and {new.key!r} runs. The answer counts for all keys of that name."
+    )
+    _for_mismatch(run, journal, old, text, _encoded(new))
 
 
 def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
@@ -35,8 +53,19 @@ def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
     run.stop(JobBlocked(text, "in_doubt"))
 
 
-def on_renamed(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]) -> NoReturn:
-    """Stop where the code has left out steps that were done, and seems to have repeated them under other keys."""
+def unless_accepted(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
+    """Stop where the code has left out steps that were done, and seems to have repeated them under other keys.
+
+    Not for what a human has looked at: an earlier attempt that was blocked for this, or a step that was let through.
+    """
+    seen, told_apart = journal.seen_to_repeat(), journal.told_apart()
+    renamed = [
+        (old, new)
+        for old, new in renamed
+        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in told_apart
+    ]
+    if not renamed:
+        return
     first, _ = renamed[0]
     named = ", ".join(f"{entry.key!r} (it did {again!r} instead)" for entry, again in renamed[:MOST_NAMED])
     more = f", and {len(renamed) - MOST_NAMED} more" if len(renamed) > MOST_NAMED else ""
@@ -46,6 +75,10 @@ def on_renamed(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]) -> 
         f"job: manage.py gnlqueue resolve {first.id}."
     )
     _for_mismatch(run, journal, first, text, NOTHING_INSTEAD)
+
+
+def _encoded(wanted: Wanted) -> str:
+    return payloads.encode(wanted._asdict(), "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
 
 
 def _for_mismatch(run: Run, journal: Journal, entry: Entry, text: str, got: str) -> NoReturn:

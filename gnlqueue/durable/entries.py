@@ -6,23 +6,26 @@ the acknowledgement of a commit is lost, the entry is read again before anything
 
 from __future__ import annotations
 
-import hashlib
+import json
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
 from gnlqueue import dialects, payloads
+from gnlqueue.answers import GoOn
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.fences import Fence
+from gnlqueue.durable.keys import is_keyed, key_hash, name_of
 from gnlqueue.exceptions import JobInterrupt, JobPreempted, PayloadError
 from gnlqueue.models import EntryStatus, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import retried
@@ -38,7 +41,7 @@ class ResultNotStored(PayloadError):
 
 
 #: What is read of an entry, in the order of `Entry`.
-_ENTRY_COLUMNS = ("id", "key", "kind", "position", "status", "args_hash", "result", "error", "lease_token")
+_ENTRY_COLUMNS = ("id", "key", "kind", "args_hash", "function", "position", "status", "result", "error", "lease_token")
 
 
 #: Of a row on PostgreSQL.
@@ -49,6 +52,25 @@ class FenceLost(Exception):
     """The fence did not hold, so the transaction is rolled back."""
 
 
+class Wanted(NamedTuple):
+    """A step as the code asks for it: what a replay looks for, and what is recorded of a new one."""
+
+    key: str
+    kind: str
+    args_hash: str | None = None
+    function: str | None = None  #: its dotted name, which may change without its being another step
+
+
+def function_name(function: Callable[..., Any] | None) -> str | None:
+    """Return the dotted name of a step's function, at most 200 characters of it; of an object that of its class."""
+    while isinstance(function, partial):
+        function = function.func
+    if function is None:
+        return None
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"[:200]
+
+
 @dataclass(slots=True)
 class Entry:
     """One step as the journal has it; `visited` when the code of this attempt has asked for it."""
@@ -56,9 +78,10 @@ class Entry:
     id: int
     key: str
     kind: str
+    args_hash: str | None
+    function: str | None
     position: int
     status: str
-    args_hash: str | None
     result: str | None
     error: dict[str, Any] | None
     lease_token: int
@@ -68,11 +91,6 @@ class Entry:
     def sealed(self) -> bool:
         """Whether its failure stays: replay raises it again."""
         return self.status == EntryStatus.FAILED and bool((self.error or {}).get("sealed"))
-
-
-def key_hash(run_id: str, key: str) -> str:
-    """Return what is unique for a step: the SHA-256 of its run's id and its key."""
-    return hashlib.sha256(f"{len(run_id)}:{run_id}{key}".encode()).hexdigest()
 
 
 class Journal:
@@ -93,32 +111,29 @@ class Journal:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def insert(
-        self, key: str, kind: str, args_hash: str | None, status: EntryStatus, *, starting: bool, **values: Any
-    ) -> Entry:
+    def insert(self, wanted: Wanted, status: EntryStatus, *, starting: bool, **values: Any) -> Entry:
         """Add an entry; with `starting` something is about to begin, which a request to cancel forbids."""
         position = next(self._positions)
 
         def write() -> int:
-            return self._insert(key, kind, args_hash, position, status, **values)
+            return self._insert(wanted, position, status, **values)
 
-        id = self._fenced(write, key, status, starting=starting)
-        entry = Entry(id, key, kind, position, status, args_hash, None, None, self.fence.token, visited=True)
+        id = self._fenced(write, wanted.key, status, starting=starting)
+        entry = self._new(id, wanted, position, status)
         self._note_change(entry, status, **values)
         return entry
 
-    def _insert(
-        self, key: str, kind: str, args_hash: str | None, position: int, status: EntryStatus, **values: Any
-    ) -> int:
+    def _new(self, id: int, wanted: Wanted, position: int, status: EntryStatus) -> Entry:
+        return Entry(id, *wanted, position, status, None, None, self.fence.token, visited=True)
+
+    def _insert(self, wanted: Wanted, position: int, status: EntryStatus, **values: Any) -> int:
         finished = {} if status == EntryStatus.STARTED else {"finished_at": clock()}
         row = RunJournalEntry(
             run_id=self.run_id,
             position=position,
-            key=key,
-            key_hash=key_hash(self.run_id, key),
-            kind=kind,
+            **wanted._asdict(),
+            key_hash=key_hash(self.run_id, wanted.key),
             status=status,
-            args_hash=args_hash,
             lease_token=self.fence.token,
             started_at=clock(),
             **finished,
@@ -168,6 +183,18 @@ class Journal:
             entry__run_id=self.run_id, kind=StepNote.Kind.MISMATCH, value=NOTHING_INSTEAD
         )
         return set(notes.values_list("lease_token", flat=True))
+
+    def told_apart(self) -> set[tuple[str, str]]:
+        """Return the names, old and new, of steps with a key that a human let go on beside each other."""
+        notes = StepNote.objects.using(self.fence.database).filter(entry__run_id=self.run_id)
+        asked: dict[str, str] = {}
+        told_apart = set()
+        for old, kind, value in notes.order_by("id").values_list("entry__key", "kind", "value"):
+            if kind == StepNote.Kind.MISMATCH:
+                asked[old] = json.loads(value or NOTHING_INSTEAD).get("key", "")
+            elif kind == StepNote.Kind.RESOLUTION and value == repr(GoOn()) and is_keyed(asked.get(old, "")):
+                told_apart.add((name_of(old), name_of(asked[old])))
+        return told_apart
 
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.
@@ -231,13 +258,10 @@ class Journal:
 
     # --- one transaction with the step's own writes ------------------------------------------------------------------
 
-    def insert_here(self, key: str, kind: str, args_hash: str | None) -> Entry:
+    def insert_here(self, wanted: Wanted) -> Entry:
         """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
         position = next(self._positions)
-        id = self._insert(key, kind, args_hash, position, EntryStatus.STARTED)
-        return Entry(
-            id, key, kind, position, EntryStatus.STARTED, args_hash, None, None, self.fence.token, visited=True
-        )
+        return self._new(self._insert(wanted, position, EntryStatus.STARTED), wanted, position, EntryStatus.STARTED)
 
     def restart_here(self, entry: Entry) -> Entry:
         """Begin an entry again as part of the transaction that is open."""

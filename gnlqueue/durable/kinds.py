@@ -137,7 +137,7 @@ class ExactlyOnce(MayBeInDoubt):
     def attempt(self) -> Protocol:
         self.look_whether_held()
         try:
-            self.entry, result = atomic.run(self.journal, self.key, self.args_hash, self.entry, self._function)
+            self.entry, result = atomic.run(self.journal, self.wanted, self.entry, self._function)
         except atomic.HalfCommitted as half:
             self.entry = half.entry
             if half.result:
@@ -197,7 +197,7 @@ class AtMostOnce(MayBeInDoubt):
 
     def _store_start(self) -> None:
         if self.entry is None:
-            self.entry = self.journal.insert(self.key, self.kind, self.args_hash, EntryStatus.STARTED, starting=True)
+            self.entry = self.journal.insert(self.wanted, EntryStatus.STARTED, starting=True)
         else:
             self.journal.change(self.entry, EntryStatus.STARTED, starting=True, error=None)
 

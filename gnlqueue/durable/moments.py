@@ -32,11 +32,11 @@ def _moment(run: Run, kind: StepKind, name: str, offset: timedelta, caller: Flow
     if caller != run.main_flow:
         raise ValueError(f"{kind} belongs in the main flow of the run, not in a thread or an asyncio task.")
     with run.open_steps.entered(caller):
-        journal, key, _, entry = run.find(kind, name, caller, run.failures.caught_by(caller))
+        journal, wanted, entry = run.find(kind, name, caller, run.failures.caught_by(caller))
         if entry is not None:
             return datetime.fromisoformat(payloads.decode(entry.result))
-        run.begin_only_if_wanted(key)
+        run.begin_only_if_wanted(wanted.key)
         time = read_clock(run.fence.database) + offset
         text = encode_result(time.isoformat())
-        run.write(lambda: journal.insert(key, kind, None, EntryStatus.DONE, starting=True, result=text))
+        run.write(lambda: journal.insert(wanted, EntryStatus.DONE, starting=True, result=text))
         return time

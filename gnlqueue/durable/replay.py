@@ -1,4 +1,4 @@
-"""Keys of steps, and whether the code asks for what the journal holds.
+"""Whether the code asks for what the journal holds.
 
 The code of a run must ask for the same steps in the same order on every attempt. Steps of its main flow are compared
 by position: the next one must be the next that was recorded. Steps in threads and asyncio tasks finish in any order;
@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from gnlqueue.durable.entries import Entry
+from gnlqueue.durable.entries import Entry, Wanted
+from gnlqueue.durable.keys import is_keyed, keyed, name_of, own_key, repeated
 from gnlqueue.models import NOT_EFFECTS, EntryStatus
 
 
 class Mismatch(Exception):
     """The code asks for something else than the journal holds at this place; `got` is what it asks for."""
 
-    def __init__(self, entry: Entry, got: dict[str, Any], what: str) -> None:
+    def __init__(self, entry: Entry, got: Wanted, what: str) -> None:
         self.entry = entry
         self.got = got
         super().__init__(what)
@@ -29,13 +30,16 @@ class Replay:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
-        self._keyed = {entry.key: entry for entry in recorded if _is_keyed(entry.key)}
-        self._main = [entry for entry in recorded if not _is_keyed(entry.key)]
+        self._keyed = {entry.key: entry for entry in recorded if is_keyed(entry.key)}
+        self._main = [entry for entry in recorded if not is_keyed(entry.key)]
         self._next = 0
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
-        self._new: list[tuple[str, str, str | None]] = []  # steps that are new: key, kind, args_hash
+        self._new: list[Wanted] = []
         self._asked: set[str] = set()  # names
+        self._by_own_key: dict[str, list[Entry]] = {}
+        for entry in self._keyed.values():
+            self._by_own_key.setdefault(own_key(entry.key), []).append(entry)
 
     def key(self, name: str, own: str | None, *, main_flow: bool) -> str:
         """Return the key of the step that is asked for now: `name`, `name#2` when repeated, `name[own]` when keyed.
@@ -55,32 +59,48 @@ class Replay:
                     "run to run: give it a key that names it, context.using(key=…)."
                 )
             self._names[name] += 1
-            return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
-        key = f"{name}[{own}]"
+            return repeated(name, self._names[name])
+        key = keyed(name, own)
         if key in self._keys_used:
             raise ValueError(f"The step key {key!r} is used twice in one run; each needs one of its own.")
         self._keys_used.add(key)
         return key
 
-    def find(self, key: str, kind: str, args_hash: str | None, *, match_args: bool) -> Entry | None:
+    def find(self, wanted: Wanted, *, match_args: bool) -> Entry | None:
         """Return the recorded entry of a step, `None` where it is new.
 
         Raises `Mismatch` where another step, another kind or other arguments were recorded at this place.
         """
-        got = {"key": key, "kind": kind, "args_hash": args_hash}
-        entry = self._keyed.get(key) if _is_keyed(key) else self._next_of_main_flow()
-        self._asked.add(_name(key))
+        key = wanted.key
+        entry = self._keyed.get(key) if is_keyed(key) else self._next_of_main_flow()
+        self._asked.add(name_of(key))
         if entry is None:
-            self._new.append((key, kind, args_hash))
+            self._new.append(wanted)
             return None
         if entry.key != key:
-            raise Mismatch(entry, got, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
-        if entry.kind != kind:
-            raise Mismatch(entry, got, f"{key!r} was recorded as {entry.kind}, and the code asks for {kind}")
-        if match_args and entry.args_hash != args_hash:
-            raise Mismatch(entry, got, f"{key!r} was recorded with other arguments")
+            raise Mismatch(entry, wanted, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
+        if entry.kind != wanted.kind:
+            raise Mismatch(entry, wanted, f"{key!r} was recorded as {entry.kind}, and the code asks for {wanted.kind}")
+        if match_args and entry.args_hash != wanted.args_hash:
+            raise Mismatch(entry, wanted, f"{key!r} was recorded with other arguments")
         entry.visited = True
         return entry
+
+    def before_its_renaming(self, wanted: Wanted, *, match_args: bool, main_flow: bool) -> Entry | None:
+        """Return the entry that a new step with a key seems to have been until it was renamed.
+
+        That one has the same key behind its name, and the same kind, function and arguments; the code has asked for no
+        step of its name in this attempt. Outside of the main flow the old one may yet be asked for, by another branch:
+        there a lambda, which has no name of its own, proves too little.
+        """
+        if not is_keyed(wanted.key) or wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
+            return None
+        for entry in self._by_own_key.get(own_key(wanted.key), ()):
+            alike = (entry.kind, entry.function) == (wanted.kind, wanted.function)
+            alike = alike and (not match_args or entry.args_hash == wanted.args_hash)
+            if alike and not entry.visited and name_of(entry.key) not in self._asked:
+                return entry
+        return None
 
     def left_open(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""
@@ -95,15 +115,15 @@ class Replay:
         same key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
         """
         new: dict[tuple[Any, ...], str] = {}
-        for key, kind, args_hash in self._new:
-            for trait in _traits(key, kind, args_hash, keyed=_is_keyed(key)):
-                new[trait] = key
+        for each in self._new:
+            for trait in _traits(each.key, each.kind, each.args_hash, keyed=is_keyed(each.key)):
+                new[trait] = each.key
         found = []
         for entry in self._left_out():
             if entry.status != EntryStatus.DONE or entry.kind in NOT_EFFECTS:
                 continue
-            traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not _is_keyed(entry.key))
-            if _name(entry.key) in self._asked:
+            traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key))
+            if name_of(entry.key) in self._asked:
                 traits = [trait for trait in traits if trait[0] == "name"]
             if again := next((new[trait] for trait in traits if trait in new), None):
                 found.append((entry, again))
@@ -120,17 +140,9 @@ class Replay:
 
 def _traits(key: str, kind: str, args_hash: str | None, *, keyed: bool) -> list[tuple[Any, ...]]:
     """Return by what two steps are taken for the same; `keyed` is whether the new one has a key."""
-    traits: list[tuple[Any, ...]] = [("name", _name(key), keyed)]
+    traits: list[tuple[Any, ...]] = [("name", name_of(key), keyed)]
     if args_hash is not None:
-        traits += [("name", _name(key), args_hash), ("kind", kind, args_hash)]
-    if _is_keyed(key):
-        traits.append(("kind", kind, key[key.index("[") :]))
+        traits += [("name", name_of(key), args_hash), ("kind", kind, args_hash)]
+    if is_keyed(key):
+        traits.append(("kind", kind, own_key(key)))
     return traits
-
-
-def _name(key: str) -> str:
-    return key.partition("[")[0].partition("#")[0]
-
-
-def _is_keyed(key: str) -> bool:
-    return key.endswith("]")

@@ -16,7 +16,8 @@ from django.db.models import F, Q, QuerySet
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import now as clock
-from gnlqueue.durable.entries import LONGEST_NOTE, NOTHING_INSTEAD, encode_result, key_hash
+from gnlqueue.durable.entries import LONGEST_NOTE, NOTHING_INSTEAD, encode_result
+from gnlqueue.durable.keys import is_keyed, key_hash, keyed, name_of, own_key
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
@@ -161,8 +162,22 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
     taken = RunJournalEntry.objects.using(alias).filter(key_hash=key_hash(row.run_id, got["key"])).exclude(pk=row.pk)
     if taken.exists():
         raise ValueError(f"The step {got['key']!r} has a record of its own; put the code right and go on.")
-    hashed = key_hash(row.run_id, got["key"])
-    _change(row, EntryStatus(row.status), key_hash=hashed, **got)
+    _change(row, EntryStatus(row.status), key_hash=key_hash(row.run_id, got["key"]), **got)
+    if is_keyed(row.key) and name_of(row.key) != name_of(got["key"]):
+        _rename_all(row, name_of(got["key"]), alias)
+
+
+def _rename_all(row: RunJournalEntry, name: str, alias: str) -> None:
+    """Give the other steps of the run that have a key behind the same old name the new one, too."""
+    entries = RunJournalEntry.objects.using(alias).filter(run_id=row.run_id)
+    keyed_steps = [each for each in entries.only("run_id", "key").exclude(pk=row.pk) if is_keyed(each.key)]
+    taken = {each.key for each in keyed_steps}
+    renamed = [each for each in keyed_steps if name_of(each.key) == name_of(row.key)]
+    renamed = [each for each in renamed if keyed(name, own_key(each.key)) not in taken]
+    for each in renamed:
+        each.key = keyed(name, own_key(each.key))
+        each.key_hash = key_hash(each.run_id, each.key)
+    RunJournalEntry.objects.using(alias).bulk_update(renamed, ["key", "key_hash"], batch_size=500)
 
 
 def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:

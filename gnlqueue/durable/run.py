@@ -15,9 +15,10 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable import blocking, moments, protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
-from gnlqueue.durable.entries import Entry, Journal
+from gnlqueue.durable.entries import Entry, Journal, Wanted, function_name
 from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
+from gnlqueue.durable.keys import keyed
 from gnlqueue.durable.kinds import KINDS
 from gnlqueue.durable.open_steps import OpenSteps
 from gnlqueue.durable.options import StepOptions
@@ -43,8 +44,7 @@ class Place(NamedTuple):
     """Where a step stands in the journal; `entry` is what it has of the step, `None` where that is new."""
 
     journal: Journal
-    key: str
-    args_hash: str | None
+    wanted: Wanted
     entry: Entry | None
 
 
@@ -97,7 +97,7 @@ class Run(Steps):
 
     def effect_key(self, name: str, key: str | None = None) -> str:
         """Return a text that names the effect of a step for ever, to hand to an API as its idempotency key."""
-        return self._effect_key(name if key is None else f"{name}[{key}]")
+        return self._effect_key(name if key is None else keyed(name, key))
 
     def check(self) -> None:
         """Raise when this run should stop; call it in long loops, as often as a small query is affordable.
@@ -148,6 +148,7 @@ class Run(Steps):
         caller: Flow,
         caught: list[Failure],
         options: StepOptions = _DEFAULTS,
+        function: Callable[..., Any] | None = None,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Place:
@@ -159,14 +160,20 @@ class Run(Steps):
         with self._lock:
             self._raise_if_stopped()
             journal, replay = self._load()
-            key = replay.key(name, options.key, main_flow=caller == self.main_flow)
+            main_flow = caller == self.main_flow
+            key = replay.key(name, options.key, main_flow=main_flow)
             args_hash = _hash(key, args, kwargs or {}) if args or kwargs else None
+            wanted = Wanted(key, kind, args_hash, function_name(function))
             try:
-                entry = replay.find(key, kind, args_hash, match_args=options.match_args)
+                entry = replay.find(wanted, match_args=options.match_args)
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
+            if entry is None and not self.is_shared:
+                old = replay.before_its_renaming(wanted, match_args=options.match_args, main_flow=main_flow)
+                if old is not None:
+                    blocking.unless_told_apart(self, journal, old, wanted)
             self.failures.seal(caught)
-        return Place(journal, key, args_hash, entry)
+        return Place(journal, wanted, entry)
 
     def is_past(self, time: datetime) -> bool:
         """Tell whether this time is over, by the database's clock."""
@@ -226,8 +233,8 @@ class Run(Steps):
     def look_back(self) -> None:
         """Stop where the handler has returned though its code has left out what it must not; after `end`.
 
-        A step whose outcome is unknown must not be passed over. And one that has a key is found by it alone: renamed it
-        looks like a new one, and only now is it seen that nobody asks for the old one.
+        A step whose outcome is unknown must not be passed over. And one that has a key is found by it alone: with
+        another one it looks like a new step, and only now is it seen that nobody asks for the old one.
         """
         if self.interrupt is not None or self._loaded is None:
             return
@@ -236,27 +243,24 @@ class Run(Steps):
             blocking.on_left_open(self, journal, entry)
         if self.is_shared:
             return
-        if (renamed := replay.renamed()) and (seen := journal.seen_to_repeat()):
-            renamed = [(entry, again) for entry, again in renamed if entry.lease_token not in seen]
-        if renamed:
-            blocking.on_renamed(self, journal, renamed)
+        if renamed := replay.renamed():
+            blocking.unless_accepted(self, journal, renamed)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _find_step(self, asked: Asked, caller: Flow, caught: list[Failure]) -> Step:
         kind, name, function, args, kwargs, options = asked
-        journal, key, args_hash, entry = self.find(kind, name, caller, caught, options, args, kwargs)
+        journal, wanted, entry = self.find(kind, name, caller, caught, options, function, args, kwargs)
         return KINDS[kind](
             run=self,
             journal=journal,
-            key=key,
-            args_hash=args_hash,
+            wanted=wanted,
             entry=entry,
             caller=caller,
             function=function,
             args=args,
             kwargs=kwargs,
-            effect={options.pass_key_as: self._effect_key(key)} if options.pass_key_as else {},
+            effect={options.pass_key_as: self._effect_key(wanted.key)} if options.pass_key_as else {},
             options=options,
         )
 

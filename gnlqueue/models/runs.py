@@ -61,6 +61,7 @@ class RunJournalEntry(models.Model):
     kind = models.CharField(max_length=20, help_text="step, idempotent_step, atomic_step, sleep or now.")
     status = models.CharField(max_length=12, choices=EntryStatus.choices)
     args_hash = models.CharField(max_length=64, null=True)
+    function = models.CharField(max_length=200, null=True, help_text="Dotted name of what the step called first.")
     result = models.TextField(null=True, help_text="Canonical JSON text; not JSONField, which reorders keys.")
     error = models.JSONField(null=True)
     lease_token = models.BigIntegerField(help_text="Token of the claim (or run lock) that wrote it.")

@@ -460,7 +460,7 @@ def test_a_mismatch_shows_what_was_expected_and_got(admin: Client, misfit: RunJo
 def test_a_step_that_the_code_no_longer_asks_for(play: Play, admin: Client) -> None:
     job = play(crashing(lambda context: context.using(key="5").step("charge", lambda: 5)))
     attempt(job)
-    play(lambda context: context.using(key="5").step("bill", lambda: 6), run_after=timedelta(days=1))
+    play(lambda context: context.using(key="5").step("bill", send_bill), run_after=timedelta(days=1))
     assert attempt(job).blocked_reason == "mismatch"
     row = entry(job, "charge[5]")
     said = look(admin, decision_url(row))
@@ -470,6 +470,24 @@ def test_a_step_that_the_code_no_longer_asks_for(play: Play, admin: Client) -> N
     assert decide(admin, row, "use_recorded").status_code == 422
     assert decide(admin, row, "go_on").status_code == 302
     assert attempt(job).result == 6
+
+
+def test_a_step_that_looks_like_a_new_one_under_another_name(play: Play, admin: Client) -> None:
+    job = play(crashing(lambda context: context.using(key="5").step("charge", send_bill)))
+    attempt(job)
+    play(lambda context: context.using(key="5").step("bill", send_bill), run_after=timedelta(days=1))
+    assert attempt(job).blocked_reason == "mismatch"
+    row = entry(job, "charge[5]")
+    said = look(admin, decision_url(row))
+    assert said.count("tests.admin.test_doubt.send_bill") == 3  # expected, got, and what is known of the step
+    assert "Or it is right as it is: then it asks for another step, which runs." in said
+    assert decide(admin, row, "use_recorded").status_code == 302
+    assert attempt(job).result == 6
+    assert entry(job).key == "bill[5]"
+
+
+def send_bill() -> int:
+    return 6
 
 
 def test_going_on_compares_again(admin: Client, misfit: RunJournalEntry) -> None:

@@ -18,7 +18,7 @@ from django.db import OperationalError, connections
 from django.dispatch import Signal
 
 from gnlqueue import payloads, queue
-from gnlqueue.durable.entries import Journal
+from gnlqueue.durable.entries import Journal, Wanted
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepKind, StepNote
 from gnlqueue.queue import ClaimedJob, claiming
@@ -127,7 +127,7 @@ def leave_started(job: Any, key: str, args: Any = None) -> None:
     """Let the journal look as if a worker had died in the middle of a `step` with these arguments."""
     args_hash = None if args is None else payloads.digest(args, "args", limit=1000)
     journal = Journal(f"job:{job.pk}", JobFence(claim(job), timedelta(60)))
-    journal.insert(key, StepKind.STEP, args_hash, EntryStatus.STARTED, starting=True)
+    journal.insert(Wanted(key, StepKind.STEP, args_hash), EntryStatus.STARTED, starting=True)
     end_lease(job)
 
 

@@ -29,12 +29,25 @@ Handler = Callable[[JobContext], Any]
 BY = {"by": "ada", "reason": "looked at the code"}
 
 
+def named(name: str, own: str) -> Callable[..., Any]:
+    """Return a function of that name, which returns both."""
+
+    def function(*_: object) -> str:
+        return f"{name}[{own}]"
+
+    function.__qualname__ = name
+    return function
+
+
 def keyed(*keys: str, kind: str = "step") -> Handler:
-    """Do steps that are found by their key alone: 'charge[5]' is the step 'charge' with the key '5'."""
+    """Do steps that are found by their key alone: 'charge[5]' is the step 'charge' with the key '5'.
+
+    Each has a function of its own name: with the same one, a step that was renamed would be seen before it runs.
+    """
 
     def handler(context: JobContext) -> list[Any]:
         split = [key.removesuffix("]").split("[") for key in keys]
-        return [getattr(context.using(key=own), kind)(name, give(f"{name}[{own}]")) for name, own in split]
+        return [getattr(context.using(key=own), kind)(name, named(name, own)) for name, own in split]
 
     return handler
 
@@ -45,8 +58,7 @@ def with_arguments(*keys: str, kind: str = "step") -> Handler:
     def handler(context: JobContext) -> list[Any]:
         split = [key.removesuffix("]").split("[") for key in keys]
         return [
-            getattr(context.using(key=own), kind)(name, give(f"{name}[{own}]"), own.split("-")[-1])
-            for name, own in split
+            getattr(context.using(key=own), kind)(name, named(name, own), own.split("-")[-1]) for name, own in split
         ]
 
     return handler
@@ -235,7 +247,7 @@ def test_an_async_handler_looks_back_too(aplay: Play) -> None:
         raise ZeroDivisionError
 
     async def after(context: JobContext) -> None:
-        await asyncio.gather(*(context.using(key=key).astep("bill", anything) for key in ("EU", "US")))
+        await asyncio.gather(*(context.using(key=key).astep("bill", anything_else) for key in ("EU", "US")))
 
     job = aplay(before)
     attempt(job)
@@ -247,3 +259,6 @@ def test_an_async_handler_looks_back_too(aplay: Play) -> None:
 
 
 async def anything() -> None: ...
+
+
+async def anything_else() -> None: ...

@@ -1,0 +1,224 @@
+"""A step that has a key and was renamed: it is found by its key alone, and is asked about before it runs again."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from gnlqueue import FailJob, GoOn, Happened, JobContext, NotHappened, UseRecorded, queue, resolve
+from gnlqueue.durable.resolving import in_doubt
+from gnlqueue.models import EntryStatus, Job, JobStatus
+from tests.durable import tasks
+from tests.durable.conftest import (
+    KINDS,
+    Ledger,
+    attempt,
+    crashing,
+    entries,
+    entry,
+    in_pool,
+    leave_started,
+    now_do,
+    on_sqlite,
+)
+
+Play = Callable[..., Job]
+Handler = Callable[[JobContext], Any]
+BY = {"by": "ada", "reason": "looked at the code"}
+
+
+def pay(ledger: Ledger, *, kind: str = "step") -> Callable[..., Handler]:
+    """Return what makes a handler: it does the same for each number, in a step of the name and with that key."""
+
+    def charge(number: int) -> int:
+        ledger.add()
+        return number
+
+    def handler_of(name: str, *numbers: int) -> Handler:
+        return lambda context: [
+            getattr(context.using(key=str(number)), kind)(name, charge, number) for number in numbers
+        ]
+
+    return handler_of
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_renamed_step_does_not_run_before_somebody_has_answered(play: Play, ledger: Ledger, kind: str) -> None:
+    paying = pay(ledger, kind=kind)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(paying("bill", 5))
+    blocked = attempt(job)
+    assert (blocked.status, blocked.blocked_reason, blocked.attempts) == (JobStatus.BLOCKED, "mismatch", 1)
+    assert "asks for 'bill[5]', which is new" in (blocked.last_error or "")
+    assert "looks like 'charge[5]' under another name" in (blocked.last_error or "")
+    assert len(ledger) == 1
+    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    assert attempt(job).result == [5]
+    assert len(ledger) == 1
+
+
+@on_sqlite
+def test_the_record_is_used_for_all_keys_of_the_name(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", *range(30))))
+    attempt(job)
+    now_do(paying("bill", *range(40)))
+    attempt(job)
+    (question,) = in_doubt()
+    resolve(question, UseRecorded(), **BY)
+    assert attempt(job).result == list(range(40))
+    assert len(ledger) == 40
+    assert {each.key for each in entries(job)} == {f"bill[{number}]" for number in range(40)}
+
+
+@on_sqlite
+def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5, 6)))
+    attempt(job)
+    now_do(paying("tell", 5, 6))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    assert attempt(job).status == JobStatus.DONE
+    assert {each.key for each in entries(job)} == {"charge[5]", "charge[6]", "tell[5]", "tell[6]"}
+
+
+@on_sqlite
+def test_code_that_was_put_right_goes_on_where_it_was(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(paying("bill", 5))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    now_do(paying("charge", 5, 6))
+    assert attempt(job).result == [5, 6]
+    assert len(ledger) == 2
+
+
+@on_sqlite
+def test_a_job_that_was_failed_asks_again_when_it_is_retried(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(paying("bill", 5))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), FailJob(), **BY)
+    queue.retry(job)
+    assert attempt(job).blocked_reason == "mismatch"
+    assert len(ledger) == 1
+
+
+@pytest.mark.parametrize("answer", [Happened(5), NotHappened()], ids=["it happened", "it did not"])
+@on_sqlite
+def test_a_step_that_was_renamed_in_doubt_asks_for_that_first(play: Play, ledger: Ledger, answer: Any) -> None:
+    paying = pay(ledger)
+    job = play(paying("charge", 5))
+    leave_started(job, "charge[5]", [[5], {}])
+    # What `leave_started` does not know: the function.
+    entries(job).update(function=f"{__name__}.pay.<locals>.charge")
+    now_do(paying("bill", 5))
+    assert attempt(job).blocked_reason == "in_doubt"
+    assert len(ledger) == 0
+    resolve(entry(job, "charge[5]"), answer, **BY)
+    if isinstance(answer, Happened):
+        assert attempt(job).blocked_reason == "mismatch"
+        resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    assert attempt(job).result == [5]
+    assert len(ledger) == (0 if isinstance(answer, Happened) else 1)
+
+
+@pytest.mark.parametrize("how", ["gather", "threads"])
+def test_a_step_that_was_renamed_in_a_branch_does_not_run_either(
+    play: Play, aplay: Play, ledger: Ledger, how: str
+) -> None:
+    async def acharge(number: int) -> None:
+        ledger.add()
+
+    def charge(number: int) -> None:
+        ledger.add()
+
+    async def gathering(context: JobContext, name: str) -> None:
+        await asyncio.gather(*(context.using(key=str(each)).astep(name, acharge, each) for each in (1, 2)))
+
+    def in_threads(context: JobContext, name: str) -> None:
+        in_pool([partial(context.using(key=str(each)).step, name, charge, each) for each in (1, 2)])
+
+    async def crash(context: JobContext) -> None:
+        await gathering(context, "charge")
+        raise OSError("crash")
+
+    job = aplay(crash) if how == "gather" else play(crashing(lambda context: in_threads(context, "charge")))
+    attempt(job)
+    tasks.handlers["aplay"] = lambda context: gathering(context, "bill")
+    tasks.handlers["play"] = lambda context: in_threads(context, "bill")
+    assert attempt(job).blocked_reason == "mismatch"
+    assert len(ledger) == 2
+
+
+# --- what is no renaming ---------------------------------------------------------------------------------------------
+
+
+async def tell(_: object) -> None: ...
+
+
+async def mail(_: object) -> None: ...
+
+
+#: Steps with the same key that run side by side: which of them begins first may differ from attempt to attempt.
+BESIDE: dict[str, Callable[[JobContext, str], Any]] = {
+    "other functions": lambda context, name: context.using(key="5").astep(name, {"mail": mail, "tell": tell}[name], 5),
+    "lambdas": lambda context, name: context.using(key="5").aatomic_step(name, lambda: name),
+    "other arguments": lambda context, name: context.using(key="5").astep(name, tell, name),
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("beside", BESIDE)
+def test_branches_that_share_a_key_may_begin_in_any_order(aplay: Play, beside: str) -> None:
+    async def before(context: JobContext) -> None:
+        await asyncio.gather(BESIDE[beside](context, "mail"))
+        raise OSError("crash")
+
+    async def after(context: JobContext) -> None:
+        await asyncio.gather(*(BESIDE[beside](context, name) for name in ("tell", "mail")))
+
+    job = aplay(before)
+    attempt(job)
+    tasks.handlers["aplay"] = after
+    assert attempt(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_another_step_with_the_same_key_is_no_renaming_while_the_old_name_is_asked_for(
+    play: Play, ledger: Ledger
+) -> None:
+    """A loop over what is still to pay, and one that tells everybody, with the same function."""
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(lambda context: [paying("charge", 6)(context), paying("tell", 5, 6)(context)])
+    assert attempt(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_a_step_that_is_known_not_to_have_happened_may_get_another_name(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    entries(job).update(status=EntryStatus.RELEASED)
+    now_do(paying("bill", 5))
+    assert attempt(job).result == [5]
+
+
+@on_sqlite
+def test_what_was_recorded_before_functions_were_is_asked_about_at_the_end(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    entries(job).update(function=None)
+    now_do(paying("bill", 5))
+    assert "no longer asks for what was recorded" in (attempt(job).last_error or "")
