@@ -16,16 +16,20 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_NONE: frozenset[int] = frozenset()
+
 
 class Branch:
     """An asyncio task, as the code that runs in its context knows it."""
+
+    __slots__ = ("__weakref__", "_below", "above", "seen", "task_ref")
 
     def __init__(self, parent: Branch | None) -> None:
         #: The branches that it descends from, and that lived when it began, nearest first; keeps none of them alive.
         self.above: tuple[weakref.ref[Branch], ...] = ()
         #: The numbers of the failures that its parent had seen when it began this one.
-        self.seen: frozenset[int] = frozenset()
-        self._task: weakref.ref[asyncio.Task[Any]] | None = None  # it may run before it exists, eagerly
+        self.seen: frozenset[int] = _NONE
+        self.task_ref: weakref.ref[asyncio.Task[Any]] | None = None  #: `None` until it exists: it may run before
         self._below: dict[int, Callable[[], bool]] = {}
         if parent is not None:
             # Only those that live, or a task that ends by beginning the next one would make an endless line.
@@ -35,12 +39,12 @@ class Branch:
     @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task itself, while it lives."""
-        return self._task() if self._task is not None else None
+        return self.task_ref() if self.task_ref is not None else None
 
     def has_ended(self) -> bool:
         """Tell whether the task has returned or raised something."""
         task = self.task
-        return self._task is not None and (task is None or task.done())
+        return self.task_ref is not None and (task is None or task.done())
 
     def note(self, failure: int, has_left: Callable[[], bool] | None) -> None:
         """Note a failure; `has_left` tells when it has come to this branch, `None` where it began in its own task."""
@@ -70,13 +74,14 @@ def begin(
 
     One that is given a context is no branch of its own: others may share it.
     """
-    if options.get("context") is not None:
-        return asyncio.Task(coro, loop=loop, **options)
+    context = options.pop("context", None)
+    if context is not None:
+        return asyncio.Task(coro, loop=loop, context=context, **options)
     branch = Branch(_branch.get())
     context = copy_context()
     context.run(_branch.set, branch)
-    task = asyncio.Task(coro, loop=loop, **{**options, "context": context})
-    branch._task = weakref.ref(task)
+    task = asyncio.Task(coro, loop=loop, context=context, **options)
+    branch.task_ref = weakref.ref(task)
     return task
 
 
