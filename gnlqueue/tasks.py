@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnlqueue import bulk
 from gnlqueue.durable.context import JobContext
 from gnlqueue.registry import task
 
@@ -15,6 +14,8 @@ def run_operator_action(context: JobContext, action_id: int) -> dict[str, Any]:
 
     Where jobs may have left the filter without being counted, the result has the two times, too, as `uncounted`.
     """
+    from gnlqueue import bulk  # late: few workers ever need it
+
     action = bulk.run(action_id, using=context.claimed.database, go_on=context.check)
     result: dict[str, Any] = {"changed": action.done, "skipped": action.skipped}
     if span := bulk.uncounted(action.where):

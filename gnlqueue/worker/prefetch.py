@@ -7,7 +7,6 @@ another worker may have a free slot for them.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from collections.abc import Collection
@@ -50,7 +49,9 @@ class Prefetch:
     def size(self) -> int:
         """Return how many jobs to hold beyond the free slots."""
         known = self._wanted and len(self._durations) >= self._enough
-        if not known or time.monotonic() < self._paused_until or statistics.median_low(self._durations) >= SHORT_TASK:
+        if not known or time.monotonic() < self._paused_until:
+            return 0
+        if sorted(self._durations)[(len(self._durations) - 1) // 2] >= SHORT_TASK:  # the lower median
             return 0
         (began, _), *groups = self._groups
         finished = sum(count for _, count in groups)

@@ -7,11 +7,11 @@ commits; it costs some microseconds, outside any transaction. MySQL and MariaDB 
 from __future__ import annotations
 
 import logging
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection
-from multiprocessing.connection import wait
 from typing import Any
 
 from django.db import Error, connections
@@ -95,14 +95,17 @@ class ListenWatcher(Watcher):
         connected()
         self._wake()  # for what came before we listened
         libpq = connection.connection.pgconn
-        while not self._stopped.is_set():
-            wait([libpq.socket, self._told_to_stop])  # unlike select.select, also in a process with many files open
-            libpq.consume_input()  # raises when the server is gone
-            heard = False
-            while (notice := libpq.notifies()) is not None:
-                heard = heard or notice.extra.decode() in self._queue_names
-            if heard:
-                self._wake()
+        with selectors.DefaultSelector() as news:  # unlike select.select, also in a process with many files open
+            news.register(libpq.socket, selectors.EVENT_READ)
+            news.register(self._told_to_stop, selectors.EVENT_READ)
+            while not self._stopped.is_set():
+                news.select()
+                libpq.consume_input()  # raises when the server is gone
+                heard = False
+                while (notice := libpq.notifies()) is not None:
+                    heard = heard or notice.extra.decode() in self._queue_names
+                if heard:
+                    self._wake()
 
 
 def watcher(database: str, queue_names: Collection[str], wake: Callable[[], None]) -> Watcher | None:

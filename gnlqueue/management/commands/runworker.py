@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import signal
+import socket
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
@@ -153,7 +153,7 @@ def _say_what_starts(options: dict[str, Any]) -> None:
     # Not MySQL's display_name, which asks the server: the supervisor opens no connection, and waits for none.
     kind = "MySQL or MariaDB" if database.vendor == "mysql" else database.display_name
     lease = options["lease"] or settings().LEASE_SECONDS
-    logger.info("gnlqueue %s on %s, PID %d", __version__, platform.node(), os.getpid())
+    logger.info("gnlqueue %s on %s, PID %d", __version__, socket.gethostname(), os.getpid())
     logger.info("database   %s: %s %s (%s)", alias, kind, database.settings_dict["NAME"], place)
     logger.info("queues     %s", ", ".join(queues))
     logger.info(
