@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 
 from django.db import InterfaceError, OperationalError, connections
@@ -46,6 +46,16 @@ def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
     finally:
         connection.close()
         connections[alias] = before
+
+
+def prepare(alias: str) -> None:
+    """Make what all connections to `alias` share, without connecting; processes that are forked now need not.
+
+    For psycopg that is how each type is read and written, most of a megabyte. Settings that are wrong are left to
+    whoever connects, and says so.
+    """
+    with suppress(Exception):
+        connections[alias].get_connection_params()
 
 
 def require_tables(connection: BaseDatabaseWrapper) -> None:

@@ -4,7 +4,7 @@ import pytest
 from django.db import connections
 
 from gnlqueue import connection
-from gnlqueue.connection import Outage, dedicated
+from gnlqueue.connection import Outage, dedicated, prepare
 from gnlqueue.models import JobStatus
 from tests.app import tasks
 from tests.worker.conftest import drain, row
@@ -34,6 +34,33 @@ def test_it_is_read_committed_outside_transactions_too(alias: str, monkeypatch: 
     with dedicated(alias, 5) as own, own.cursor() as cursor:
         cursor.execute(ISOLATION[own.vendor])
         assert cursor.fetchone()[-1].lower().replace("-", " ") == "read committed"
+
+
+def test_what_connections_share_is_made_without_connecting(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections[alias].close()
+
+    prepare(alias)
+    with monkeypatch.context() as patch:
+        patch.setitem(connections[alias].settings_dict, "NAME", "")
+        patch.setitem(connections[alias].settings_dict, "PORT", "no number")
+        prepare(alias)  # wrong settings are told by who connects
+
+    assert connections[alias].connection is None
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_how_types_are_read_and_written_is_made_for_all_connections_to_postgresql(alias: str) -> None:
+    psycopg_any = pytest.importorskip("django.db.backends.postgresql.psycopg_any")
+    if not psycopg_any.is_psycopg3:
+        pytest.skip("psycopg 2 has no such thing")
+    psycopg_any.get_adapters_template.cache_clear()
+
+    prepare(alias)
+    made = psycopg_any.get_adapters_template.cache_info().misses
+    with dedicated(alias, 5) as own:
+        own.ensure_connection()
+
+    assert (made, psycopg_any.get_adapters_template.cache_info().misses) == (1, 1)
 
 
 def test_an_outage_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnlqueue.connection import prepare
 from gnlqueue.worker.forking import (
     EXIT_NOT_READY,
     NOT_READY,
@@ -101,6 +102,7 @@ class Supervisor:
     def run(self) -> int:
         """Work until a signal says stop, or all is drained; return the exit status."""
         close_connections_and_pools()  # the project's start may have opened some
+        prepare(self._template.database)
         gc.collect()
         gc.freeze()  # a collection in a child writes to every object that it looks at, and the page is shared no more
         with self._handled_signals():
