@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue import dialects
 from gnlqueue.backoff import seconds
+from gnlqueue.dialects import Held
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import Job
-from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, held_pairs, lost
+from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, lost
 from gnlqueue.queue.transactions import retried
 
 
@@ -52,23 +54,31 @@ def renew(pairs: Sequence[Pair], lease: timedelta, *, alias: str) -> tuple[set[P
 
 
 def _renew(pairs: list[Pair], lease: timedelta, alias: str) -> tuple[set[Pair], set[Pair]]:
-    mine = Job.objects.using(alias).filter(held_pairs(pairs))
-    expires = clock(offset=lease)
-    if not dialects.of(alias).locks_rows:
-        mine.update(lease_expires_at=expires)
-        renewed = set(mine.values_list("id", "lease_token"))
+    connection, dialect = connections[alias], dialects.of(alias)
+    write = f"UPDATE {Job._meta.db_table} SET lease_expires_at = {dialect.now(lease)} WHERE"
+    if not dialect.locks_rows:
+        guard, params = Held(pairs).as_sql(None, connection)
+        with connection.cursor() as cursor:
+            cursor.execute(f"{write} {guard}", params)
+        renewed = _held_of(pairs, connection)
         return renewed, set(pairs) - renewed
     with transaction.atomic(using=alias):
-        skip = connections[alias].features.has_select_for_update_skip_locked
-        free = list(mine.order_by("id").select_for_update(skip_locked=skip).values_list("id", "lease_token"))
-        if free:
-            Job.objects.using(alias).filter(pk__in=[id for id, _ in free]).update(lease_expires_at=expires)
-    renewed = set(free)
-    return renewed, _lost(set(pairs) - renewed, alias)
+        skip = connection.features.has_select_for_update_skip_locked
+        renewed = _held_of(pairs, connection, f"ORDER BY id {connection.ops.for_update_sql(skip_locked=skip)}")
+        if renewed:
+            with connection.cursor() as cursor:
+                places = ", ".join(["%s"] * len(renewed))
+                cursor.execute(f"{write} id IN ({places})", sorted(id for id, _ in renewed))
+    missing = sorted(set(pairs) - renewed)
+    return renewed, set(missing) - _held_of(missing, connection) if missing else set()
 
 
-def _lost(missing: Collection[Pair], alias: str) -> set[Pair]:
-    if not missing:
-        return set()
-    held_still = Job.objects.using(alias).filter(held_pairs(list(missing)))
-    return set(missing) - set(held_still.values_list("id", "lease_token"))
+def _held_of(pairs: list[Pair], connection: BaseDatabaseWrapper, end: str = "") -> set[Pair]:
+    """Return those of the pairs that are held; `end` is how the SELECT ends.
+
+    SQL, not a queryset: the heartbeat process, which does this, shares the memory of what it does not touch.
+    """
+    guard, params = Held(pairs).as_sql(None, connection)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id, lease_token FROM {Job._meta.db_table} WHERE {guard} {end}", params)
+        return set(cursor.fetchall())

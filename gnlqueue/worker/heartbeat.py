@@ -19,9 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
-from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import DatabaseNotReady
-from gnlqueue.models import Job, JobStatus, WorkerProcess
+from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue import crashes, leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker import identity
@@ -66,7 +65,7 @@ class Heartbeat:
         published = [held.pair for table in alive for held in table]
         leases.renew(published, timedelta(seconds=self.lease), alias=self.database)
         ids = [table.worker_id for table in alive]
-        WorkerProcess.objects.using(self.database).filter(worker_id__in=ids).update(heartbeat_at=clock())
+        identity.note_beat(ids, self.database)
         if self.health_file is not None:
             try:
                 self.health_file.touch()

@@ -7,6 +7,9 @@ import secrets
 import socket
 from collections.abc import Sequence
 
+from django.db import connections
+
+from gnlqueue import dialects
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import WorkerProcess
@@ -49,6 +52,19 @@ def register(
     WorkerProcess.objects.using(database).update_or_create(
         worker_id=worker_id, defaults=shown, create_defaults={**shown, "started_at": clock()}
     )
+
+
+def note_beat(worker_ids: Sequence[str], database: str) -> None:
+    """Note that these workers are alive.
+
+    In SQL, as renewing leases is: to have Django put a statement together costs the heartbeat process, which needs it
+    for nothing else, a megabyte of memory that it shared with the workers.
+    """
+    if worker_ids:
+        places = ", ".join(["%s"] * len(worker_ids))
+        sql = f"SET heartbeat_at = {dialects.of(database).now()} WHERE worker_id IN ({places})"
+        with connections[database].cursor() as cursor:
+            cursor.execute(f"UPDATE {WorkerProcess._meta.db_table} {sql}", list(worker_ids))
 
 
 def forget(worker_id: str, database: str) -> None:

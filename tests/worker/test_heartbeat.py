@@ -7,14 +7,17 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connections, transaction
+from django.db.models.sql.compiler import SQLCompiler
 
 from gnlqueue import queue
-from gnlqueue.models import Job, JobStatus
+from gnlqueue.dialects import read_clock
+from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.worker import identity
 from gnlqueue.worker.heartbeat import Heartbeat
 from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
@@ -97,6 +100,26 @@ def test_a_locked_row_is_given_back_later_and_not_waited_for(
     assert [row(job.id).lease_expires_at for job in jobs] == [None, None]
     assert [row(job.id).attempts for job in jobs] == [attempts, attempts]
     assert table.owner is Owner.NONE
+
+
+def test_a_beat_needs_nothing_of_djangos_to_write_its_sql(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would cost its process a megabyte. What is renewed is what is held under just that token."""
+    held, gone, finished = jobs = claimed(3)
+    queue.complete(finished)
+    table = table_of([held, gone._replace(lease_token=gone.lease_token + 1), finished], Stage.BEGUN, Owner.ALIVE)
+    identity.register("w1", ["default"], 4, alias)
+    WorkerProcess.objects.using(alias).update(heartbeat_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SQLCompiler, "__init__", lambda *_: pytest.fail("a statement is compiled"))
+        Heartbeat(alias, 3600, [table]).beat()
+
+    half_an_hour = timedelta(minutes=30)
+    ends = [row(job.id).lease_expires_at for job in jobs]
+    assert ends[0] is not None
+    assert ends[0] - held.lease_expires_at > half_an_hour
+    assert ends[1:] == [gone.lease_expires_at, None]
+    assert WorkerProcess.objects.using(alias).get().is_live(read_clock(alias))
 
 
 @on_sqlite
