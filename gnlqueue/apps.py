@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import django
 from django.apps import AppConfig
+from django.conf import global_settings, settings
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -17,7 +18,7 @@ class GnlqueueConfig(AppConfig):
         from gnlqueue import checks, inline  # noqa: F401  importing registers the checks
 
         autodiscover_modules("tasks")
-        if django.VERSION >= (6, 0):
+        if django.VERSION >= (6, 0) and settings.TASKS != global_settings.TASKS:  # where none is of ours
             from gnlqueue import backends
 
             backends.install()
