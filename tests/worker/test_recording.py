@@ -184,7 +184,7 @@ def test_error_is_described_in_the_thread_of_its_task(alias: str, monkeypatch: p
 
     class Slow(Exception):
         def __str__(self) -> str:
-            asked_in.add(threading.current_thread().name)
+            asked_in.add(threading.current_thread().name.rpartition("-")[0])
             return "after a while"
 
     monkeypatch.setattr(tasks, "UNSENDABLE", Slow())
@@ -192,7 +192,7 @@ def test_error_is_described_in_the_thread_of_its_task(alias: str, monkeypatch: p
     job = run(tasks.raise_it)
 
     assert job.last_error.endswith("Slow: after a while")
-    assert asked_in == {"gnlqueue-1"}
+    assert asked_in == {"gnlqueue"}  # one of the pool's
 
 
 def test_failure_is_reported_as_it_was_written(
