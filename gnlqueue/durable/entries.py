@@ -62,13 +62,19 @@ class Wanted(NamedTuple):
 
 
 def function_name(function: Callable[..., Any] | None) -> str | None:
-    """Return the dotted name of a step's function, at most 200 characters of it; of an object that of its class."""
+    """Return the dotted name of a step's function, at most 200 characters of it; of an object that of its class.
+
+    Not the module of a method that is written in C, as `str.upper`: it has none.
+    """
     while isinstance(function, partial):
         function = function.func
     if function is None:
         return None
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"[:200]
+    # What stands for something else, as a proxy of a remote call does, may have an attribute of any name.
+    named = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
+    module = getattr(named, "__module__", None)
+    name = f"{module}.{named.__qualname__}" if module else named.__qualname__
+    return payloads.scrub(name, LONGEST_NOTE)[:200]
 
 
 @dataclass(slots=True)

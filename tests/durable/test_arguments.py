@@ -146,3 +146,38 @@ def test_what_a_function_says_of_itself_is_not_what_it_takes(play: Play) -> None
     outer.__signature__ = inspect.signature(inner)  # type: ignore[attr-defined]
     job = play(lambda context: context.step("charge card", outer, 5))
     assert attempt(job).result == "5 in s1"
+
+
+class Proxy:
+    """Stands for a call of another machine, as those of `xmlrpc.client` do: it has attributes of all names."""
+
+    def __getattr__(self, name: str) -> "Proxy":
+        return Proxy()
+
+    def __call__(self) -> str:
+        return "ABC"
+
+
+def renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__qualname__ = name
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "name"),
+    [
+        (str.upper, ("abc",), "str.upper"),
+        ("abc".upper, (), "str.upper"),
+        (functools.partial(str.upper, "abc"), (), "str.upper"),
+        (Proxy(), (), f"{__name__}.Proxy"),
+        (renamed(lambda: "ABC", "no\0name\ud800"), (), f"{__name__}.no\\x00name\\ud800"),
+        (renamed(lambda: "ABC", "x" * 300), (), f"{__name__}.{'x' * 300}"[:200]),
+    ],
+    ids=["in C", "a method in C", "partial", "a proxy", "what no database stores", "long"],
+)
+def test_whatever_can_be_called_has_a_name_that_can_be_stored(
+    play: Play, function: Callable[..., Any], args: tuple[Any, ...], name: str
+) -> None:
+    job = play(lambda context: context.step("shout", function, *args))
+    assert attempt(job).result == "ABC"
+    assert entry(job).function == name
