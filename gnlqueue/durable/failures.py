@@ -49,7 +49,7 @@ class Failure:
         task = self.step.caller.task
         if caller.task is task if task is not None else self._work in frames:
             return True
-        if self.number in _seen.get() or lineage.has_seen(self.number):
+        if self.number in _seen.get() or lineage.has_seen(self.number, caller.task):
             return True
         return not self._frames().isdisjoint(frames) or (task is None and self._is_over())
 

@@ -1,7 +1,9 @@
 """What failed below an asyncio task, in one that it began or in a thread that it awaits, and has come to it since.
 
-Asyncio does not remember which task began which, so the worker's event loop does: `begin` is its task factory. It puts
-a `Branch` into the context of each. A thread that gets a copy of that, as from `to_thread`, knows the branch too.
+Asyncio does not remember which task began which, so the worker's event loop does: `begin` is its task factory. It makes
+a `Branch` of each, and puts it into its context. A thread that gets a copy of that, as from `to_thread`, knows the
+branch too. So does an asyncio task that gets one and that `begin` did not make, as on an event loop in such a thread.
+But that may be one of several, and what has come to the branch has not come to each of them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Branch:
-    """An asyncio task, as the code that runs in its context knows it."""
+    """An asyncio task that `begin` made."""
 
     __slots__ = ("__weakref__", "_below", "above", "seen", "task_ref")
 
@@ -60,6 +62,9 @@ class Branch:
         return failure in self.seen or (has_left is not None and has_left())
 
 
+_branches: weakref.WeakKeyDictionary[asyncio.Task[Any], Branch] = weakref.WeakKeyDictionary()
+
+#: For threads. Not every task has its own here: asgiref gives the one that it begins the context of who waits for it.
 _branch: ContextVar[Branch | None] = ContextVar("gnlqueue_branch", default=None)
 
 _MOMENT_MS = 50
@@ -72,34 +77,52 @@ def begin(
 ) -> asyncio.Task[T]:
     """Begin an asyncio task as the loop would without us, as a branch of the one that runs now.
 
-    One that is given a context is no branch of its own: others may share it.
+    A context that is given stays as it is: others may share it.
     """
+    branch = Branch(_of(asyncio.current_task(loop)) or _branch.get())
     context = options.pop("context", None)
-    if context is not None:
-        return asyncio.Task(coro, loop=loop, context=context, **options)
-    branch = Branch(_branch.get())
-    context = copy_context()
-    context.run(_branch.set, branch)
+    if context is None:
+        context = copy_context()
+        context.run(_branch.set, branch)
     task = asyncio.Task(coro, loop=loop, context=context, **options)
     branch.task_ref = weakref.ref(task)
+    _branches[task] = branch
     return task
 
 
 def note(failure: int, task: object) -> None:
     """Note a failure that is raised here, in this asyncio task, or in a thread: `None`."""
-    branch = _branch.get()
-    if branch is None:
-        return
-    if isinstance(task, asyncio.Task):
-        branch.note(failure, None if task is branch.task else task.done)
-    elif (awaiting := _awaiting(branch)) is not None:
-        branch.note(failure, lambda: inspect.getcoroutinestate(awaiting) == inspect.CORO_CLOSED)
+    own, branch = _of(task), _branch.get()
+    if own is not None and isinstance(task, asyncio.Task):
+        own.note(failure, None)
+    elif branch is not None and isinstance(task, asyncio.Task):
+        branch.note(failure, _is_over(weakref.ref(task), asyncio.Task.done))
+    elif branch is not None and (awaiting := _awaiting(branch)) is not None:
+        branch.note(failure, _is_over(weakref.ref(awaiting), _is_closed))
 
 
-def has_seen(failure: int) -> bool:
-    """Tell whether a failure has come to the branch in whose context this runs."""
-    branch = _branch.get()
+def has_seen(failure: int, task: object = None) -> bool:
+    """Tell whether a failure has come to the branch that this task is, or that this thread belongs to."""
+    branch = _of(task)
     return branch is not None and branch.has_seen(failure)
+
+
+def _of(task: object) -> Branch | None:
+    """Return the branch that an asyncio task is, if any; `None` stands for a thread: the branch that it belongs to."""
+    branch = _branch.get()
+    if not isinstance(task, asyncio.Task):
+        return branch
+    begins = branch is not None and branch.task_ref is None  # eagerly: nothing else runs in this context yet
+    return branch if begins else _branches.get(task)
+
+
+def _is_over(ref: weakref.ref[T], is_over: Callable[[T], bool]) -> Callable[[], bool]:
+    """Return what tells whether something is over, or gone, without keeping it alive."""
+    return lambda: (it := ref()) is None or is_over(it)
+
+
+def _is_closed(coro: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(coro) == inspect.CORO_CLOSED
 
 
 def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
@@ -121,7 +144,8 @@ def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
     mark = object()
     token = _mark.set(mark)
     try:
-        contexts = [each for each in frame.f_locals.values() if isinstance(each, Context)]
+        # By type: isinstance() would evaluate a lazy object. A list, as another thread may look at this frame, too.
+        contexts = [each for each in list(frame.f_locals.values()) if type(each) is Context]
         return awaited if any(each.get(_mark) is mark for each in contexts) else None
     finally:
         _mark.reset(token)

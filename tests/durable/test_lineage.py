@@ -78,6 +78,21 @@ def test_a_failure_in_a_thread_that_nobody_awaits_comes_to_nobody() -> None:
     run(main())
 
 
+def test_who_looks_for_the_one_that_awaits_a_thread_evaluates_nothing() -> None:
+    class Lazy:
+        @property
+        def __class__(self) -> type:  # as Django's SimpleLazyObject has it
+            raise LookupError
+
+    async def main() -> None:
+        context, lazy = copy_context(), Lazy()
+        await asyncio.get_running_loop().run_in_executor(None, context.run, lineage.note, 1, None)
+        assert lineage.has_seen(1) is False
+        del lazy
+
+    run(main())
+
+
 def test_a_failure_in_a_task_of_a_given_context_comes_to_who_has_that() -> None:
     async def child() -> None:
         fail(1)

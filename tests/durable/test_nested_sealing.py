@@ -9,14 +9,14 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from gnlqueue import JobContext, StepFailed, queue
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.worker.loop import Worker
 from tests.durable import tasks
-from tests.durable.conftest import PAST, Ledger, attempt, in_pool, jobs
+from tests.durable.conftest import PAST, Ledger, attempt, in_pool, jobs, on_sqlite
 
 Play = Callable[..., Job]
 Branch = Callable[[], Awaitable[str]]
@@ -355,6 +355,71 @@ def test_a_failure_on_its_way_to_the_handler_is_not_sealed_by_others(
         return str(results)
 
     assert "visa" in run_to_its_end(aplay(handler), loop)
+    assert len(ledger) == 2
+
+
+@pytest.mark.parametrize("how", ["asyncio.run", "async_to_sync", "a context that was given"])
+@on_sqlite
+def test_a_failure_on_its_way_is_not_sealed_by_a_sibling_that_shares_a_context(
+    aplay: Play, ledger: Ledger, how: str
+) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards = Cards(context, ledger)
+
+        async def main() -> list[str]:
+            failed = asyncio.Event()
+
+            async def one() -> str:
+                try:
+                    return await cards.visa()
+                finally:
+                    failed.set()
+
+            async def other() -> str:
+                await failed.wait()
+                return await cards.other()
+
+            both = [asyncio.create_task(each(), context=copy_context()) for each in (one, other)]
+            await asyncio.wait(both)
+            return [each.result() for each in both]
+
+        begin: dict[str, Callable[[], Awaitable[Any]]] = {
+            "asyncio.run": lambda: asyncio.to_thread(asyncio.run, main()),
+            "async_to_sync": lambda: asyncio.to_thread(async_to_sync(main)),
+            "a context that was given": main,
+        }
+
+        async def branch() -> Any:
+            return await begin[how]()
+
+        return (await asyncio.gather(branch()))[0]
+
+    assert run_to_its_end(aplay(handler), "the worker's loop") == ["visa", "mastercard"]
+    assert len(ledger) == 2
+
+
+@on_sqlite
+def test_a_failure_is_not_sealed_by_the_parent_of_a_task_that_still_cleans_up(aplay: Play, ledger: Ledger) -> None:
+    async def handler(context: JobContext) -> Any:
+        cards, failed, go_on = Cards(context, ledger), asyncio.Event(), asyncio.Event()
+
+        async def one() -> str:
+            try:
+                return await cards.visa()
+            finally:
+                failed.set()
+                await go_on.wait()
+
+        async def parent() -> list[str]:
+            task = asyncio.create_task(one())
+            await failed.wait()
+            other = await cards.other()
+            go_on.set()
+            return [await task, other]
+
+        return (await asyncio.gather(parent()))[0]
+
+    assert run_to_its_end(aplay(handler), "the worker's loop") == ["visa", "mastercard"]
     assert len(ledger) == 2
 
 
