@@ -24,22 +24,26 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
     _for_mismatch(run, journal, mismatch.entry, text, _encoded(mismatch.got))
 
 
-def unless_told_apart(run: Run, journal: Journal, old: Entry, new: Wanted) -> None:
+def unless_told_apart(run: Run, journal: Journal, alike: list[Entry], new: Wanted) -> None:
     """Stop before a new step that seems to be an old one under another name, unless a human has looked at the two.
 
-    Where nobody knows whether the old one happened, that is the question; where it is known not to have, there is none.
+    Where nobody knows whether the old one happened, that is the question; where it is known not to have, and may be
+    tried again, there is none.
     """
-    if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
-        on_left_open(run, journal, old)
-    if old.status != EntryStatus.DONE or (name_of(old.key), name_of(new.key)) in journal.told_apart():
-        return
-    text = (
-        f"The code of {run.run_id!r} asks for {new.key!r}, which is new, and so far for no step "
-        f"{name_of(old.key)!r} any more. It looks like {old.key!r} under another name: that is done, with the same "
-        f"function and arguments. {run.out_of_mismatch(old)} To go on with the code as it is means that they are "
-        f"different steps, and {new.key!r} runs. The answer counts for all keys of that name."
-    )
-    _for_mismatch(run, journal, old, text, _encoded(new))
+    alike = [old for old in alike if old.status not in {EntryStatus.FAILED, EntryStatus.RELEASED} or old.sealed]
+    told_apart = journal.told_apart() if alike else set()
+    for old in alike:
+        if (name_of(old.key), name_of(new.key)) in told_apart:
+            continue
+        if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
+            on_left_open(run, journal, old)
+        text = (
+            f"The code of {run.run_id!r} asks for {new.key!r}, which is new, and so far for no step "
+            f"{name_of(old.key)!r} any more. It looks like {old.key!r} under another name: that is {old.status}, with "
+            f"the same function and arguments. {run.out_of_mismatch(old)} To go on with the code as it is means that "
+            f"they are different steps, and {new.key!r} runs. The answer counts for all keys of that name."
+        )
+        _for_mismatch(run, journal, old, text, _encoded(new))
 
 
 def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:

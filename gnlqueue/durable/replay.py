@@ -86,21 +86,22 @@ class Replay:
         entry.visited = True
         return entry
 
-    def before_its_renaming(self, wanted: Wanted, *, match_args: bool, main_flow: bool) -> Entry | None:
-        """Return the entry that a new step with a key seems to have been until it was renamed.
+    def before_its_renaming(self, wanted: Wanted, *, match_args: bool, main_flow: bool) -> list[Entry]:
+        """Return the entries, of one name or several, that a new step with a key may have been until it was renamed.
 
-        That one has the same key behind its name, and the same kind, function and arguments; the code has asked for no
-        step of its name in this attempt. Outside of the main flow the old one may yet be asked for, by another branch:
-        there a lambda, which has no name of its own, proves too little.
+        They have the same key behind their name, and the same kind, function and arguments; the code has asked for no
+        step of their name in this attempt. Outside of the main flow the old one may yet be asked for, by another
+        branch: there a lambda, which has no name of its own, proves too little.
         """
         if not is_keyed(wanted.key) or wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
-            return None
-        for entry in self._by_own_key.get(own_key(wanted.key), ()):
-            alike = (entry.kind, entry.function) == (wanted.kind, wanted.function)
-            alike = alike and (not match_args or entry.args_hash == wanted.args_hash)
-            if alike and not entry.visited and name_of(entry.key) not in self._asked:
-                return entry
-        return None
+            return []
+        return [
+            entry
+            for entry in self._by_own_key.get(own_key(wanted.key), ())
+            if (entry.kind, entry.function) == (wanted.kind, wanted.function)
+            and (not match_args or entry.args_hash == wanted.args_hash)
+            and name_of(entry.key) not in self._asked
+        ]
 
     def left_open(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""

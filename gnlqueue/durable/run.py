@@ -169,9 +169,8 @@ class Run(Steps):
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
             if entry is None and not self.is_shared:
-                old = replay.before_its_renaming(wanted, match_args=options.match_args, main_flow=main_flow)
-                if old is not None:
-                    blocking.unless_told_apart(self, journal, old, wanted)
+                alike = replay.before_its_renaming(wanted, match_args=options.match_args, main_flow=main_flow)
+                blocking.unless_told_apart(self, journal, alike, wanted)
             self.failures.seal(caught)
         return Place(journal, wanted, entry)
 

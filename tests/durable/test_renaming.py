@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnlqueue import FailJob, GoOn, Happened, JobContext, NotHappened, UseRecorded, queue, resolve
+from gnlqueue import FailJob, GoOn, Happened, JobContext, NotHappened, StepFailed, UseRecorded, queue, resolve
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.durable import tasks
@@ -129,6 +129,53 @@ def test_a_step_that_was_renamed_in_doubt_asks_for_that_first(play: Play, ledger
         resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
     assert attempt(job).result == [5]
     assert len(ledger) == (0 if isinstance(answer, Happened) else 1)
+
+
+@on_sqlite
+def test_a_failure_that_stays_is_not_tried_again_under_another_name(play: Play, ledger: Ledger) -> None:
+    """It has decided what the code did after it."""
+
+    def charge(card: str) -> str:
+        ledger.add()
+        if len(ledger) == 1:
+            raise tasks.Declined("the visa card")
+        return card
+
+    def handler_of(name: str) -> Handler:
+        def handler(context: JobContext) -> Any:
+            steps = context.using(final_errors=tasks.Declined)
+            try:
+                return steps.using(key="visa").step(name, charge, "visa")
+            except StepFailed:
+                return steps.using(key="mastercard").step(name, charge, "mastercard")
+
+        return handler
+
+    job = play(crashing(handler_of("charge")))
+    attempt(job)
+    now_do(handler_of("bill"))
+    blocked = attempt(job)
+    assert blocked.blocked_reason == "mismatch"
+    assert "looks like 'charge[visa]' under another name: that is failed" in (blocked.last_error or "")
+    resolve(entry(job, "charge[visa]"), UseRecorded(), **BY)
+    assert attempt(job).result == "mastercard"
+    assert len(ledger) == 2
+
+
+@pytest.mark.parametrize("first", ["told apart", "not done"])
+@on_sqlite
+def test_all_steps_that_look_like_the_new_one_are_asked_about(play: Play, ledger: Ledger, first: str) -> None:
+    paying = pay(ledger)
+    job = play(crashing(lambda context: [paying("charge", 5)(context), paying("mail", 5)(context)]))
+    attempt(job)
+    now_do(paying("tell", 5))
+    if first == "not done":
+        entries(job).filter(key="charge[5]").update(status=EntryStatus.RELEASED)
+    else:
+        attempt(job)
+        resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    assert "looks like 'mail[5]'" in (attempt(job).last_error or "")
+    assert len(ledger) == 2
 
 
 @pytest.mark.parametrize("how", ["gather", "threads"])
