@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 from gnlqueue import payloads
@@ -63,16 +64,15 @@ def unless_accepted(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]
     Not for what a human has looked at: an earlier attempt that was blocked for this, or a step that was let through.
     """
     seen, told_apart = journal.seen_to_repeat(), journal.told_apart()
-    renamed = [
-        (old, new)
-        for old, new in renamed
-        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in told_apart
-    ]
-    if not renamed:
+    asked: dict[int, tuple[Entry, str]] = {}
+    for old, new in renamed:
+        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in told_apart:
+            asked.setdefault(old.id, (old, new))
+    if not asked:
         return
-    first, _ = renamed[0]
-    named = ", ".join(f"{entry.key!r} (it did {again!r} instead)" for entry, again in renamed[:MOST_NAMED])
-    more = f", and {len(renamed) - MOST_NAMED} more" if len(renamed) > MOST_NAMED else ""
+    first, _ = next(iter(asked.values()))
+    named = ", ".join(f"{old.key!r} (it did {new!r} instead)" for old, new in islice(asked.values(), MOST_NAMED))
+    more = f", and {len(asked) - MOST_NAMED} more" if len(asked) > MOST_NAMED else ""
     text = (
         f"The code of {run.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
         "name or key this has perhaps happened twice. Put the code right and go on, go on without, or fail the "

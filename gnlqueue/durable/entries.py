@@ -200,7 +200,7 @@ class Journal:
                 asked[old] = json.loads(value or NOTHING_INSTEAD).get("key", "")
             elif kind == StepNote.Kind.RESOLUTION and value == repr(GoOn()) and is_keyed(asked.get(old, "")):
                 told_apart.add((name_of(old), name_of(asked[old])))
-        return told_apart
+        return {(old, new) for old, new in told_apart if old != new}  # not where only the arguments did not fit
 
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.

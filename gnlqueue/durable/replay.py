@@ -109,16 +109,16 @@ class Replay:
         return [entry for entry in self._left_out() if entry.status in unknown]
 
     def renamed(self) -> list[tuple[Entry, str]]:
-        """Return the steps that were done and left out, each with the key of the new one that seems to repeat it.
+        """Return the steps that were done and left out, each with a new one that seems to repeat it, of every name.
 
         A new step repeats an old one of the same name if it has the same arguments under another key, or if only one of
         the two has a key. If the code asks for no step of the old name any more, a new one of the same kind with the
         same key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
         """
-        new: dict[tuple[Any, ...], str] = {}
+        new: dict[tuple[Any, ...], dict[str, str]] = {}  # by trait and name
         for each in self._new:
             for trait in _traits(each.key, each.kind, each.args_hash, keyed=is_keyed(each.key)):
-                new[trait] = each.key
+                new.setdefault(trait, {})[name_of(each.key)] = each.key
         found = []
         for entry in self._left_out():
             if entry.status != EntryStatus.DONE or entry.kind in NOT_EFFECTS:
@@ -126,8 +126,8 @@ class Replay:
             traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key))
             if name_of(entry.key) in self._asked:
                 traits = [trait for trait in traits if trait[0] == "name"]
-            if again := next((new[trait] for trait in traits if trait in new), None):
-                found.append((entry, again))
+            again = {key: None for trait in traits for key in new.get(trait, {}).values()}
+            found += [(entry, key) for key in again]
         return found
 
     def _left_out(self) -> list[Entry]:

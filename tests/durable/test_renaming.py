@@ -206,6 +206,30 @@ def test_a_step_that_was_renamed_in_a_branch_does_not_run_either(
     assert len(ledger) == 2
 
 
+@on_sqlite
+def test_to_go_on_after_other_arguments_lets_no_other_key_pass(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(lambda context: context.using(key="5").step("charge", ledger.add, 6))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    now_do(lambda context: context.using(key="order 5").step("charge", ledger.add, 5))
+    assert "it did 'charge[order 5]' instead" in (attempt(job).last_error or "")
+
+
+@on_sqlite
+def test_what_was_told_apart_hides_no_other_step_when_the_handler_has_returned(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(paying("tell", 5))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    now_do(lambda context: [context.using(key="5").step("bill", ledger.add, 5), *paying("tell", 5)(context)])
+    assert "it did 'bill[5]' instead" in (attempt(job).last_error or "")
+
+
 # --- what is no renaming ---------------------------------------------------------------------------------------------
 
 
