@@ -168,12 +168,21 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
 
 
 def _rename_all(row: RunJournalEntry, name: str, alias: str) -> None:
-    """Give the other steps of the run that have a key behind the same old name the new one, too."""
-    entries = RunJournalEntry.objects.using(alias).filter(run_id=row.run_id)
-    keyed_steps = [each for each in entries.only("run_id", "key").exclude(pk=row.pk) if is_keyed(each.key)]
+    """Give the other steps of the run that have a key behind the same old name the new one, too.
+
+    Not those that called another function: the code may have that still under the old name.
+    """
+    entries = RunJournalEntry.objects.using(alias).filter(run_id=row.run_id).only("run_id", "key", "kind", "function")
+    # Again, as MariaDB finds "Run" for "run".
+    keyed_steps = [each for each in entries if each.run_id == row.run_id and is_keyed(each.key)]
     taken = {each.key for each in keyed_steps}
-    renamed = [each for each in keyed_steps if name_of(each.key) == name_of(row.key)]
-    renamed = [each for each in renamed if keyed(name, own_key(each.key)) not in taken]
+    renamed = [
+        each
+        for each in keyed_steps
+        if (name_of(each.key), each.kind) == (name_of(row.key), row.kind)
+        and each.function in {row.function, None}  # not recorded by an earlier version
+        and keyed(name, own_key(each.key)) not in taken
+    ]
     for each in renamed:
         each.key = keyed(name, own_key(each.key))
         each.key_hash = key_hash(each.run_id, each.key)

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from gnlqueue import FailJob, GoOn, Happened, JobContext, NotHappened, StepFailed, UseRecorded, queue, resolve
+from gnlqueue import (
+    FailJob,
+    GoOn,
+    Happened,
+    JobContext,
+    NotHappened,
+    StepFailed,
+    UseRecorded,
+    durable_run,
+    queue,
+    resolve,
+)
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.durable import tasks
@@ -72,6 +83,42 @@ def test_the_record_is_used_for_all_keys_of_the_name(play: Play, ledger: Ledger)
     assert attempt(job).result == list(range(40))
     assert len(ledger) == 40
     assert {each.key for each in entries(job)} == {f"bill[{number}]" for number in range(40)}
+
+
+@pytest.mark.parametrize("function", ["the same", "not recorded"])
+@on_sqlite
+def test_the_record_is_not_used_for_what_another_function_did(play: Play, ledger: Ledger, function: str) -> None:
+    paying = pay(ledger)
+
+    def refund(number: int) -> None:
+        ledger.add()
+
+    def handler_of(name: str) -> Handler:
+        return lambda context: [paying(name, 5, 6)(context), context.using(key="7").step("charge", refund, 7)]
+
+    job = play(crashing(handler_of("charge")))
+    attempt(job)
+    if function == "not recorded":
+        entries(job).filter(key="charge[6]").update(function=None)
+    now_do(handler_of("bill"))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    assert attempt(job).status == JobStatus.DONE
+    assert len(ledger) == 3
+
+
+def test_the_record_of_another_run_keeps_its_names(play: Play, ledger: Ledger) -> None:
+    """Also where the database takes the two ids for one, as MariaDB does."""
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    with durable_run(f"JOB:{job.pk}") as run:
+        paying("charge", 6)(run)
+    now_do(paying("bill", 5))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    assert attempt(job).result == [5]
+    assert [each.key for each in entries() if each.run_id == f"JOB:{job.pk}"] == ["charge[6]"]
 
 
 @on_sqlite
