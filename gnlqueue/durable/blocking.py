@@ -32,9 +32,8 @@ def unless_told_apart(run: Run, journal: Journal, alike: list[Entry], new: Wante
     tried again, there is none.
     """
     alike = [old for old in alike if old.status not in {EntryStatus.FAILED, EntryStatus.RELEASED} or old.sealed]
-    told_apart = journal.told_apart() if alike else set()
     for old in alike:
-        if (name_of(old.key), name_of(new.key)) in told_apart:
+        if (name_of(old.key), name_of(new.key)) in journal.told_apart:
             continue
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
             on_left_open(run, journal, old)
@@ -63,10 +62,10 @@ def unless_accepted(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]
 
     Not for what a human has looked at: an earlier attempt that was blocked for this, or a step that was let through.
     """
-    seen, told_apart = journal.seen_to_repeat(), journal.told_apart()
+    seen = journal.seen_to_repeat()
     asked: dict[int, tuple[Entry, str]] = {}
     for old, new in renamed:
-        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in told_apart:
+        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in journal.told_apart:
             asked.setdefault(old.id, (old, new))
     if not asked:
         return

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -190,8 +190,9 @@ class Journal:
         )
         return set(notes.values_list("lease_token", flat=True))
 
+    @cached_property
     def told_apart(self) -> set[tuple[str, str]]:
-        """Return the names, old and new, of steps with a key that a human let go on beside each other."""
+        """The names, old and new, of steps with a key that a human let go on beside each other; before this attempt."""
         notes = StepNote.objects.using(self.fence.database).filter(entry__run_id=self.run_id)
         asked: dict[str, str] = {}
         told_apart = set()

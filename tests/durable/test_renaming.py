@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
 
 from gnlqueue import (
     FailJob,
@@ -131,6 +133,20 @@ def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, ledger:
     resolve(entry(job, "charge[5]"), GoOn(), **BY)
     assert attempt(job).status == JobStatus.DONE
     assert {each.key for each in entries(job)} == {"charge[5]", "charge[6]", "tell[5]", "tell[6]"}
+
+
+@on_sqlite
+def test_what_somebody_has_said_is_read_once(alias: str, play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", *range(20))))
+    attempt(job)
+    now_do(paying("tell", *range(20)))
+    attempt(job)
+    resolve(entry(job, "charge[0]"), GoOn(), **BY)
+    with CaptureQueriesContext(connections[alias]) as queries:
+        assert attempt(job).status == JobStatus.DONE
+    reads = [each["sql"] for each in queries if each["sql"].startswith("SELECT") and "stepnote" in each["sql"]]
+    assert len(reads) == 2, reads  # before the steps, and what was seen to repeat, at the end
 
 
 @on_sqlite
