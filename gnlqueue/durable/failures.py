@@ -112,10 +112,12 @@ class Failures:
             if each in self._unsealed:
                 each.step.seal(each.failed)
                 self._unsealed.remove(each)
+                lineage.forget(each.number)
 
     def forget(self) -> None:
         """Keep none of them: nothing is sealed any more."""
-        self._unsealed.clear()
+        while self._unsealed:
+            lineage.forget(self._unsealed.pop().number)
 
 
 def _is_awaited() -> bool:

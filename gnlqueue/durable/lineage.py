@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 _NONE: frozenset[int] = frozenset()
 
+#: The numbers of the failures that may still be asked about: of the others no branch keeps anything for long.
+_noted: set[int] = set()
+
 
 class Branch:
     """An asyncio task that `begin` made."""
@@ -36,7 +39,9 @@ class Branch:
         if parent is not None:
             # Only those that live, or a task that ends by beginning the next one would make an endless line.
             self.above = (weakref.ref(parent), *(ref for ref in parent.above if ref() is not None))
-            self.seen = parent.seen.union(number for number in list(parent._below) if parent.has_seen(number))
+            if parent.seen or parent._below:
+                known = _noted.intersection([*parent.seen, *parent._below])
+                self.seen = frozenset(number for number in known if parent.has_seen(number))
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -51,10 +56,15 @@ class Branch:
     def note(self, failure: int, has_left: Callable[[], bool] | None) -> None:
         """Note a failure; `has_left` tells when it has come to this branch, `None` where it began in its own task."""
         if has_left is not None:
-            self._below[failure] = has_left
+            self._note_below(failure, has_left)
         for ref in self.above:
             if (above := ref()) is not None:
-                above._below[failure] = self.has_ended
+                above._note_below(failure, self.has_ended)
+
+    def _note_below(self, failure: int, has_left: Callable[[], bool]) -> None:
+        for number in set(self._below) - _noted:
+            self._below.pop(number, None)
+        self._below[failure] = has_left
 
     def has_seen(self, failure: int) -> bool:
         """Tell whether a failure has come to this branch from below, or to who began it, before that."""
@@ -91,7 +101,8 @@ def begin(
 
 
 def note(failure: int, task: object) -> None:
-    """Note a failure that is raised here, in this asyncio task, or in a thread: `None`."""
+    """Note a failure that is raised here, in this asyncio task, or in a thread: `None`; until it is forgotten."""
+    _noted.add(failure)
     own, branch = _of(task), _branch.get()
     if own is not None and isinstance(task, asyncio.Task):
         own.note(failure, None)
@@ -99,6 +110,11 @@ def note(failure: int, task: object) -> None:
         branch.note(failure, _is_over(weakref.ref(task), asyncio.Task.done))
     elif branch is not None and (awaiting := _awaiting(branch)) is not None:
         branch.note(failure, _is_over(weakref.ref(awaiting), _is_closed))
+
+
+def forget(failure: int) -> None:
+    """Keep nothing of a failure: nobody asks about it any more."""
+    _noted.discard(failure)
 
 
 def has_seen(failure: int, task: object = None) -> bool:

@@ -134,6 +134,29 @@ def test_a_line_of_tasks_that_each_begin_the_next_one_keeps_nothing_alive() -> N
     assert not [each for each in gc.get_objects() if isinstance(each, lineage.Branch)]
 
 
+def test_a_task_that_lives_long_keeps_nothing_of_what_was_forgotten() -> None:
+    async def child(number: int) -> int:
+        branch = lineage._branch.get()
+        assert branch is not None
+        fail(number)
+        return len(branch.seen)
+
+    async def main() -> None:
+        seen = []
+        for number in range(200):
+            seen.append(await asyncio.create_task(child(number)))
+            assert lineage.has_seen(number)
+            if number:
+                lineage.forget(number - 1)
+        assert max(seen) <= 2
+        gc.collect()
+        assert len([each for each in gc.get_objects() if isinstance(each, lineage.Branch)]) < 10
+        lineage.forget(199)
+        assert not lineage._noted
+
+    run(main())
+
+
 def test_tasks_begin_as_they_would_without_it() -> None:
     told: ContextVar[str] = ContextVar("told", default="nothing")
 
