@@ -72,10 +72,10 @@ class Branch:
         return failure in self.seen or (has_left is not None and has_left())
 
 
-_branches: weakref.WeakKeyDictionary[asyncio.Task[Any], Branch] = weakref.WeakKeyDictionary()
-
-#: For threads. Not every task has its own here: asgiref gives the one that it begins the context of who waits for it.
+#: Not every task has its own here: asgiref gives the one that it begins the context of who waits for it.
 _branch: ContextVar[Branch | None] = ContextVar("gnlqueue_branch", default=None)
+
+_in_given_context: weakref.WeakKeyDictionary[asyncio.Task[Any], Branch] = weakref.WeakKeyDictionary()
 
 _MOMENT_MS = 50
 
@@ -90,13 +90,14 @@ def begin(
     A context that is given stays as it is: others may share it.
     """
     branch = Branch(_of(asyncio.current_task(loop)) or _branch.get())
-    context = options.pop("context", None)
-    if context is None:
-        context = copy_context()
+    given = options.pop("context", None)
+    context = copy_context() if given is None else given
+    if given is None:
         context.run(_branch.set, branch)
     task = asyncio.Task(coro, loop=loop, context=context, **options)
     branch.task_ref = weakref.ref(task)
-    _branches[task] = branch
+    if given is not None:
+        _in_given_context[task] = branch
     return task
 
 
@@ -128,8 +129,13 @@ def _of(task: object) -> Branch | None:
     branch = _branch.get()
     if not isinstance(task, asyncio.Task):
         return branch
-    begins = branch is not None and branch.task_ref is None  # eagerly: nothing else runs in this context yet
-    return branch if begins else _branches.get(task)
+    if branch is not None:
+        if branch.task_ref is None:  # it begins, eagerly: nothing else runs in this context yet
+            return branch
+        for each in (branch, *(ref() for ref in branch.above)):
+            if each is not None and each.task is task:
+                return each
+    return _in_given_context.get(task)
 
 
 def _is_over(ref: weakref.ref[T], is_over: Callable[[T], bool]) -> Callable[[], bool]:
