@@ -30,7 +30,7 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Of a mismatch: the code has been put right, or asks for another step under another name; run the job again."""
+    """Of a mismatch: the code has been put right, run the job again."""
 
 
 @dataclass(frozen=True, slots=True)

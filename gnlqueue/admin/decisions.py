@@ -24,7 +24,7 @@ from gnlqueue.admin.forms import LONGEST_REASON
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.effects import effect_key, identity_of_job
-from gnlqueue.durable.keys import is_keyed
+from gnlqueue.durable.keys import is_renaming
 from gnlqueue.durable.resolving import mismatched_entry
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote, WorkerProcess
 
@@ -63,9 +63,10 @@ GO_ON_WITHOUT = gettext_lazy(
     "Goes on without this step's result; if the code does it under another name, that happens again."
 )
 
-#: What comes of going on where the code asks for a step that looks like this one under another name.
-GO_ON_BESIDE = gettext_lazy(
-    "You have put the code right. Or it is right as it is: then it asks for another step, which runs."
+#: Where the code asks for a step that looks like this one under another name.
+ANOTHER_STEP = (
+    gettext_lazy("It is another step"),
+    gettext_lazy("What the code asks for now is not what was recorded, and has not happened: it runs."),
 )
 
 
@@ -99,16 +100,20 @@ class Case:
         fail = ["fail_job"] if self.is_blocked else []
         if self.mismatch is not None:
             recorded = self.entry.status in {EntryStatus.DONE, EntryStatus.FAILED}
-            return ["go_on", *(["use_recorded"] if recorded and self.got else []), *fail]
+            another = ["not_happened"] if self._looks_renamed else []
+            return ["go_on", *(["use_recorded"] if recorded and self.got else []), *another, *fail]
         return ["happened", "not_happened", *fail] if self.waits else []
 
-    def explanation(self, choice: str) -> Promise:
-        """Return what comes of a choice here."""
+    def words(self, choice: str) -> tuple[Promise, Promise]:
+        """Return what a choice is called here, and what comes of it."""
+        label, then = CHOICES[choice]
         if choice == "go_on" and self.mismatch is not None and not self.got:
-            return GO_ON_WITHOUT
-        if choice == "go_on" and is_keyed(self.got.get("key", "")) and self.got["key"] != self.entry.key:
-            return GO_ON_BESIDE
-        return CHOICES[choice][1]
+            return label, GO_ON_WITHOUT
+        return ANOTHER_STEP if choice == "not_happened" and self._looks_renamed else (label, then)
+
+    @property
+    def _looks_renamed(self) -> bool:
+        return self.mismatch is not None and is_renaming(self.entry.key, self.got.get("key", ""))
 
     @property
     def seen(self) -> str:
@@ -222,7 +227,7 @@ class Decision(forms.Form):
     def __init__(self, case: Case, data: Any = None) -> None:
         super().__init__(data, initial={"seen": case.seen}, label_suffix="")
         self.case = case
-        self.fields["choice"].choices = [(name, CHOICES[name][0]) for name in case.choices]  # type: ignore[attr-defined]
+        self.fields["choice"].choices = [(name, case.words(name)[0]) for name in case.choices]  # type: ignore[attr-defined]
 
     def clean_result(self) -> Any:
         """Parse the result, which counts only where it happened."""

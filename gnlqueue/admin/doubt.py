@@ -13,7 +13,7 @@ from django.utils.translation import override
 
 from gnlqueue.admin import waiting
 from gnlqueue.admin.base import QueuePage, may, may_open, person, record, require, url
-from gnlqueue.admin.decisions import CHOICES, Case, Decision, case_of
+from gnlqueue.admin.decisions import Case, Decision, case_of
 from gnlqueue.admin.errors import HIDDEN, why_of
 from gnlqueue.admin.job_page import MEDIA, arguments_of
 from gnlqueue.admin.timeline import answer_in_words
@@ -126,7 +126,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             parents=[(url(request, "gnlqueue_stepindoubt_changelist"), _("In doubt"))],
             case=case,
             form=form if case.waits and may(request, "resolve_runjournalentry") else None,
-            choices=[(name, CHOICES[name][0], case.explanation(name)) for name in case.choices],
+            choices=[(name, *case.words(name)) for name in case.choices],
             chosen=form.data.get("choice", "") if form.is_bound else "",
             may_run=may_run,
             whereabouts=whereabouts,
@@ -176,7 +176,7 @@ def _in_words(case: Case, choice: str) -> str:
     return _("step %(step)s of %(run)s: %(answer)s") % {
         "step": f"{case.entry.key:.100}",
         "run": case.entry.run_id,
-        "answer": CHOICES[choice][0],
+        "answer": case.words(choice)[0],
     }
 
 

@@ -25,25 +25,28 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
     _for_mismatch(run, journal, mismatch.entry, text, _encoded(mismatch.got))
 
 
-def unless_told_apart(run: Run, journal: Journal, alike: list[Entry], new: Wanted) -> None:
-    """Stop before a new step that seems to be an old one under another name, unless a human has looked at the two.
+def before_renaming(run: Run, journal: Journal, alike: list[Entry], new: Wanted) -> Entry | None:
+    """Return the entry that a new step was until it was renamed, of those that look like it; `None` where it is new.
 
-    Where nobody knows whether the old one happened, that is the question; where it is known not to have, and may be
-    tried again, there is none.
+    Stops where nobody has said which it is. Where nobody knows whether the old one happened, that is the question;
+    where it is known not to have, and may be tried again, there is none.
     """
-    alike = [old for old in alike if old.status not in {EntryStatus.FAILED, EntryStatus.RELEASED} or old.sealed]
     for old in alike:
-        if (name_of(old.key), name_of(new.key)) in journal.told_apart:
+        is_same = journal.verdicts.get((name_of(old.key), name_of(new.key)))
+        if is_same is False or (old.status in {EntryStatus.FAILED, EntryStatus.RELEASED} and not old.sealed):
             continue
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
             on_left_open(run, journal, old)
+        if is_same:
+            return old
         text = (
             f"The code of {run.run_id!r} asks for {new.key!r}, which is new, and so far for no step "
             f"{name_of(old.key)!r} any more. It looks like {old.key!r} under another name: that is {old.status}, with "
-            f"the same function and arguments. {run.out_of_mismatch(old)} To go on with the code as it is means that "
-            f"they are different steps, and {new.key!r} runs. The answer counts for all keys of that name."
+            f"the same function and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step, "
+            "which has not happened: it runs (--not-happened). The answer counts for all keys of that name."
         )
         _for_mismatch(run, journal, old, text, _encoded(new))
+    return None
 
 
 def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
@@ -60,12 +63,12 @@ def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
 def unless_accepted(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
     """Stop where the code has left out steps that were done, and seems to have repeated them under other keys.
 
-    Not for what a human has looked at: an earlier attempt that was blocked for this, or a step that was let through.
+    Not for what a human has looked at: an earlier attempt that was blocked for this, or a step that is another one.
     """
     seen = journal.seen_to_repeat()
     asked: dict[int, tuple[Entry, str]] = {}
     for old, new in renamed:
-        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in journal.told_apart:
+        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in journal.verdicts:
             asked.setdefault(old.id, (old, new))
     if not asked:
         return

@@ -20,12 +20,12 @@ from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
 from gnlqueue import dialects, payloads
-from gnlqueue.answers import GoOn
+from gnlqueue.answers import NotHappened, UseRecorded
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.fences import Fence
-from gnlqueue.durable.keys import is_keyed, key_hash, name_of
+from gnlqueue.durable.keys import is_renaming, key_hash, name_of
 from gnlqueue.exceptions import JobInterrupt, JobPreempted, PayloadError
 from gnlqueue.models import EntryStatus, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import retried
@@ -34,6 +34,10 @@ LONGEST_NOTE = 20_000  # characters kept of evidence
 
 #: What a note of a mismatch has for a value where the code asks for nothing at that place.
 NOTHING_INSTEAD = "{}"
+
+
+#: Whether a new step is the one that was recorded under another name, by the answer that its note keeps.
+_VERDICTS = {repr(UseRecorded()): True, repr(NotHappened()): False}
 
 
 class ResultNotStored(PayloadError):
@@ -191,17 +195,17 @@ class Journal:
         return set(notes.values_list("lease_token", flat=True))
 
     @cached_property
-    def told_apart(self) -> set[tuple[str, str]]:
-        """The names, old and new, of steps with a key that a human let go on beside each other; before this attempt."""
+    def verdicts(self) -> dict[tuple[str, str], bool]:
+        """What humans said, before this attempt, of the old and the new name of a step: whether it is the same one."""
         notes = StepNote.objects.using(self.fence.database).filter(entry__run_id=self.run_id)
         asked: dict[str, str] = {}
-        told_apart = set()
+        verdicts = {}
         for old, kind, value in notes.order_by("id").values_list("entry__key", "kind", "value"):
             if kind == StepNote.Kind.MISMATCH:
                 asked[old] = json.loads(value or NOTHING_INSTEAD).get("key", "")
-            elif kind == StepNote.Kind.RESOLUTION and value == repr(GoOn()) and is_keyed(asked.get(old, "")):
-                told_apart.add((name_of(old), name_of(asked[old])))
-        return {(old, new) for old, new in told_apart if old != new}  # not where only the arguments did not fit
+            elif value in _VERDICTS and is_renaming(old, new := asked.get(old, "")):
+                verdicts[name_of(old), name_of(new)] = _VERDICTS[value]
+        return verdicts
 
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.

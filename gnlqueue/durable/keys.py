@@ -30,6 +30,11 @@ def own_key(key: str) -> str:
     return key[key.index("[") + 1 : -1]
 
 
+def is_renaming(old: str, new: str) -> bool:
+    """Tell whether two keys are of steps that are found by their callers' keys, under different names."""
+    return is_keyed(old) and is_keyed(new) and name_of(old) != name_of(new)
+
+
 def key_hash(run_id: str, key: str) -> str:
     """Return what is unique for a step: the SHA-256 of its run's id and its key."""
     return hashlib.sha256(f"{len(run_id)}:{run_id}{key}".encode()).hexdigest()

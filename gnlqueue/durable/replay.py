@@ -103,6 +103,11 @@ class Replay:
             and name_of(entry.key) not in self._asked
         ]
 
+    def take(self, entry: Entry) -> None:
+        """Have the step that was found to be new be this one, under another name."""
+        entry.visited = True
+        self._new.pop()
+
     def left_open(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""
         unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}

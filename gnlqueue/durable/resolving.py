@@ -17,7 +17,7 @@ from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.entries import LONGEST_NOTE, NOTHING_INSTEAD, encode_result
-from gnlqueue.durable.keys import is_keyed, key_hash, keyed, name_of, own_key
+from gnlqueue.durable.keys import is_renaming, key_hash
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
@@ -31,8 +31,9 @@ def resolve(
     """Decide about a step in doubt, or about a mismatch between code and journal, and return the entry.
 
     In doubt: `Happened(result)`, `NotHappened()` (it runs again, once) or `FailJob()`. A mismatch: `GoOn()` after the
-    code was put right, `UseRecorded()`, or `FailJob()`. The job goes on when none of its steps is in doubt any more.
-    `by` is who decides, `reason` why; both are kept.
+    code was put right, `UseRecorded()`, or `FailJob()`; where the code asks for a step that looks like this one under
+    another name, `NotHappened()` too: that is another step, and runs. The job goes on when none of its steps is in
+    doubt any more. `by` is who decides, `reason` why; both are kept.
 
     Pass the entry that you read, and the decision counts only if nobody has decided since. Pass its id, and it is about
     the step as it is now; if the last decision was `FailJob`, it counts only once the job has been retried and blocks
@@ -112,11 +113,11 @@ def _apply(row: RunJournalEntry, job: Job | None, answer: Resolution, reason: st
     if isinstance(answer, Happened):
         text = encode_result(answer.result)
         _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.DONE, result=text, error=None, finished_at=clock())
-    elif isinstance(answer, NotHappened):
+    elif isinstance(answer, NotHappened) and not _looks_renamed(row, job):
         _change(row, EntryStatus.IN_DOUBT, status=EntryStatus.RELEASED)
     elif isinstance(answer, FailJob):
         _fail(row, job, reason, alias)
-    elif isinstance(answer, GoOn | UseRecorded):
+    elif isinstance(answer, GoOn | UseRecorded | NotHappened):
         _end_mismatch(row, job, answer, alias)
     else:
         raise ValueError(f"{answer!r} is not an answer: use Happened, NotHappened, FailJob, GoOn or UseRecorded.")
@@ -138,7 +139,7 @@ def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> Non
         raise _nothing_to_fail(row, job)
 
 
-def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecorded, alias: str) -> None:
+def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecorded | NotHappened, alias: str) -> None:
     if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
         raise _already_resolved(row)
     if mismatched_entry(job) != row:
@@ -146,7 +147,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
             f"The step {row.key!r} is not the one that the code of {row.run_id!r} does not fit: that one is listed by "
             "manage.py gnlqueue blocked."
         )
-    if isinstance(answer, GoOn):
+    if isinstance(answer, GoOn | NotHappened):
         _change(row)
         return
     if row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
@@ -159,40 +160,31 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
         raise ValueError(
             f"The code no longer asks for the step {row.key!r}: go on without its result, or fail the job."
         )
+    if is_renaming(row.key, got["key"]):
+        _change(row)  # the run takes it by the note, and each other one of that name that the code asks for
+        return
     taken = RunJournalEntry.objects.using(alias).filter(key_hash=key_hash(row.run_id, got["key"])).exclude(pk=row.pk)
     if taken.exists():
         raise ValueError(f"The step {got['key']!r} has a record of its own; put the code right and go on.")
     _change(row, EntryStatus(row.status), key_hash=key_hash(row.run_id, got["key"]), **got)
-    if is_keyed(row.key) and name_of(row.key) != name_of(got["key"]):
-        _rename_all(row, name_of(got["key"]), alias)
-
-
-def _rename_all(row: RunJournalEntry, name: str, alias: str) -> None:
-    """Give the other steps of the run that have a key behind the same old name the new one, too.
-
-    Not those that called another function: the code may have that still under the old name.
-    """
-    entries = RunJournalEntry.objects.using(alias).filter(run_id=row.run_id).only("run_id", "key", "kind", "function")
-    # Again, as MariaDB finds "Run" for "run".
-    keyed_steps = [each for each in entries if each.run_id == row.run_id and is_keyed(each.key)]
-    taken = {each.key for each in keyed_steps}
-    renamed = [
-        each
-        for each in keyed_steps
-        if (name_of(each.key), each.kind) == (name_of(row.key), row.kind)
-        and each.function in {row.function, None}  # not recorded by an earlier version
-        and keyed(name, own_key(each.key)) not in taken
-    ]
-    for each in renamed:
-        each.key = keyed(name, own_key(each.key))
-        each.key_hash = key_hash(each.run_id, each.key)
-    RunJournalEntry.objects.using(alias).bulk_update(renamed, ["key", "key_hash"], batch_size=500)
 
 
 def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:
     """Return what the code asked for instead of a step that does not fit it; nothing where it left it out."""
     note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
     return json.loads(note.value or NOTHING_INSTEAD) if note is not None else {}
+
+
+def _looks_renamed(row: RunJournalEntry, job: Job | None) -> bool:
+    """Tell whether the job is blocked because the code asks for a step that looks like this one under another name."""
+    return _is_misfit(row, job) and is_renaming(row.key, _asked_instead(row).get("key", ""))
+
+
+def _is_misfit(row: RunJournalEntry, job: Job | None) -> bool:
+    """Tell whether the job is blocked because the code does not fit this step."""
+    if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
+        return False
+    return mismatched_entry(job) == row
 
 
 def _refuse_misfit(row: RunJournalEntry, job: Job | None, answer: Resolution) -> None:
@@ -205,11 +197,13 @@ def _refuse_misfit(row: RunJournalEntry, job: Job | None, answer: Resolution) ->
     if decisions != row.decisions:
         return
     blocked = job if job is not None and job.status == JobStatus.BLOCKED else None
-    mismatch = blocked is not None and blocked.blocked_reason == "mismatch" and mismatched_entry(blocked) == row
+    mismatch = _is_misfit(row, job)
     if isinstance(answer, Happened | NotHappened) and mismatch and status != EntryStatus.IN_DOUBT:
         wrong, fits = "is not in doubt: the code does not fit it", ["GoOn() (--go-on)"]
         if status in {EntryStatus.DONE, EntryStatus.FAILED} and _asked_instead(row):
             fits.append("UseRecorded() (--use-recorded)")
+        if _looks_renamed(row, job):
+            fits.append("NotHappened() (--not-happened)")
     elif isinstance(answer, GoOn | UseRecorded) and not mismatch and status == EntryStatus.IN_DOUBT:
         wrong = "is in doubt, which is no mismatch"
         fits = ["Happened(result) (--happened JSON)", "NotHappened() (--not-happened)"]

@@ -170,7 +170,9 @@ class Run(Steps):
                 blocking.on_mismatch(self, journal, mismatch)
             if entry is None and not self.is_shared:
                 alike = replay.before_its_renaming(wanted, match_args=options.match_args, main_flow=main_flow)
-                blocking.unless_told_apart(self, journal, alike, wanted)
+                entry = blocking.before_renaming(self, journal, alike, wanted)
+                if entry is not None:
+                    replay.take(entry)
             self.failures.seal(caught)
         return Place(journal, wanted, entry)
 

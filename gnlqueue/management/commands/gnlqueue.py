@@ -68,7 +68,11 @@ class Command(BaseCommand):
         resolving.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
         answer = resolving.add_mutually_exclusive_group(required=True)
         answer.add_argument("--happened", metavar="JSON", help="in doubt: it happened, with this result")
-        answer.add_argument("--not-happened", action="store_true", help="in doubt: it did not; run it again, once")
+        answer.add_argument(
+            "--not-happened",
+            action="store_true",
+            help="in doubt: it did not; run it again, once. Of a new step that looks like this one: run that",
+        )
         answer.add_argument("--fail-job", action="store_true", help="dead-letter the job; the doubt stays")
         answer.add_argument("--go-on", action="store_true", help="mismatch: the code has been put right")
         answer.add_argument("--use-recorded", action="store_true", help="mismatch: use what was recorded")
