@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -48,6 +48,10 @@ class JobQuerySet(models.QuerySet["Job"]):
     def with_status(self, status: JobStatus) -> JobQuerySet:
         """Jobs of one status, with the status as a literal so that partial indexes serve."""
         return self.filter(status=Status(status))
+
+    def locked(self) -> JobQuerySet:
+        """These jobs, locked as they are read, without those that somebody else has locked."""
+        return self.select_for_update(skip_locked=connections[self.db].features.has_select_for_update_skip_locked)
 
 
 class Job(models.Model):

@@ -38,7 +38,7 @@ def candidates(alias: str, queue_name: str) -> JobQuerySet:
         .with_status(JobStatus.READY)
         .filter(~Exists(paused), queue_name=queue_name)
         .order_by(*ORDER)
-        .select_for_update(skip_locked=connections[alias].features.has_select_for_update_skip_locked)
+        .locked()
     )
 
 

@@ -19,7 +19,6 @@ from gnlqueue.options import check_queue_name
 from gnlqueue.queue import crashes
 from gnlqueue.queue.candidates import Floor, compiled, compiled_one
 from gnlqueue.queue.claimed import ClaimedJob
-from gnlqueue.queue.leaving import locked
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.queue.transitions import LostAttempt
 
@@ -115,7 +114,7 @@ def promote(queue_names: Sequence[str], *, alias: str, now: datetime | None = No
 
 def _promote(due: JobQuerySet, alias: str) -> int:
     with transaction.atomic(using=alias):
-        ids = locked(due, alias).values_list("id", flat=True)[:AT_ONCE]
+        ids = due.locked().values_list("id", flat=True)[:AT_ONCE]
         if not dialects.of(alias).locks_rows:  # SQLite: one statement, which takes the write lock before it reads
             return due.filter(pk__in=ids).order_by().update(status=JobStatus.READY)
         return Job.objects.using(alias).filter(pk__in=list(ids)).update(status=JobStatus.READY)
@@ -141,7 +140,7 @@ def _rescue(
     expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], alias: str, now: datetime | None
 ) -> list[LostAttempt]:
     with transaction.atomic(using=alias):
-        rows = locked(expired, alias)[:AT_ONCE]
+        rows = expired.locked()[:AT_ONCE]
         return crashes.end_lost_attempts(rows, expired, alias=alias, now=now, lost_by_worker=lost_by_worker)
 
 

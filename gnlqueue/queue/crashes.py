@@ -14,10 +14,9 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from gnlqueue import backoff as backoffs
-from gnlqueue.models import JobQuerySet
+from gnlqueue.models import Job, JobQuerySet
 from gnlqueue.queue import transitions, wakeups
 from gnlqueue.queue.claimed import Pair, held_pairs
-from gnlqueue.queue.leaving import jobs, locked
 from gnlqueue.queue.transactions import retried
 from gnlqueue.queue.transitions import LostAttempt
 
@@ -107,11 +106,11 @@ def _end_held(
     """
     if not pairs:
         return []
-    mine = jobs(alias).filter(held_pairs(pairs)).order_by("id")
+    mine = Job.objects.using(alias).filter(held_pairs(pairs)).order_by("id")
 
     def write() -> list[LostAttempt]:
         with transaction.atomic(using=alias):
-            return end(locked(mine, alias), mine)
+            return end(mine.locked(), mine)
 
     ended = retried(alias, write)
     if ended:

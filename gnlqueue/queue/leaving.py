@@ -9,12 +9,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 
 from gnlqueue import signals
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus, RunJournalEntry
+from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry
 from gnlqueue.queue.attempts import Failure, is_recorded, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
 from gnlqueue.queue.transactions import is_manual, retried
@@ -23,16 +23,6 @@ NO_LEASE: dict[str, Any] = {"lease_expires_at": None}
 GIVEN_BACK: dict[str, Any] = {**NO_LEASE, "attempts": F("attempts") - 1}
 
 _ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
-
-
-def jobs(alias: str) -> JobQuerySet:
-    """Return the jobs of a database."""
-    return Job.objects.using(alias)
-
-
-def locked(rows: JobQuerySet, alias: str) -> JobQuerySet:
-    """Lock the rows as they are read, and leave out those that somebody else has locked."""
-    return rows.select_for_update(skip_locked=connections[alias].features.has_select_for_update_skip_locked)
 
 
 def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:
@@ -77,18 +67,19 @@ def leave(
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
     alias = database_of(claimed)
+    jobs = Job.objects.using(alias)
 
     def write() -> tuple[bool, Job | None]:
         with transaction.atomic(using=alias):
-            written = bool(jobs(alias).filter(held(claimed)).update(**changes))
+            written = bool(jobs.filter(held(claimed)).update(**changes))
             if written and record is not None:
                 record_attempt(claimed, record, alias=alias, now=now)
             if written and for_good and doubt_open_steps(claimed, now):
-                jobs(alias).filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
+                jobs.filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
                     status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
                 )
             written = written or (record is not None and is_recorded(claimed, record))
-            return written, jobs(alias).get(pk=claimed.id) if written and read else None
+            return written, jobs.get(pk=claimed.id) if written and read else None
 
     written, job = retried(alias, write)
     if not written:

@@ -34,7 +34,7 @@ from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.enqueueing import enqueue
-from gnlqueue.queue.leaving import doubt_open_steps, locked, send_ending
+from gnlqueue.queue.leaving import doubt_open_steps, send_ending
 from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
@@ -290,7 +290,7 @@ def _prunable(rows: JobQuerySet, alias: str) -> JobQuerySet:
 def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
     with transaction.atomic(using=alias):
         # Locked, so that no job is retried between the deletion of its journal and its own.
-        ids = list(locked(rows, alias).values_list("id", flat=True)[:size])
+        ids = list(rows.locked().values_list("id", flat=True)[:size])
         if not ids:
             return 0
         entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[run_id_of(id) for id in ids])

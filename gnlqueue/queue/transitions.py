@@ -54,9 +54,7 @@ from gnlqueue.queue.leaving import (
     GIVEN_BACK,
     NO_LEASE,
     doubt_open_steps,
-    jobs,
     leave,
-    locked,
     send_ending,
     steps,
     unless_cancelled,
@@ -116,7 +114,7 @@ def complete_many(done: Sequence[tuple[ClaimedJob, Any]], *, now: datetime | Non
 def _unrecorded(done: Iterable[tuple[ClaimedJob, Any]], alias: str) -> list[ClaimedJob]:
     """Return the jobs that are not done under their holder's token: the write just before has found fewer than all."""
     tokens = dict(
-        jobs(alias)
+        Job.objects.using(alias)
         .with_status(JobStatus.DONE)
         .filter(pk__in=[each.id for each, _ in done])
         .values_list("id", "lease_token")
@@ -184,14 +182,14 @@ def release_pairs(pairs: Sequence[Pair], *, alias: str, skip_locked: bool = Fals
     """
     if not pairs:
         return 0
-    mine = jobs(alias).filter(held_pairs(pairs))
+    mine = Job.objects.using(alias).filter(held_pairs(pairs))
     changes = {**unless_cancelled(JobStatus.READY, now), **GIVEN_BACK}
 
     def write() -> int:
         if not skip_locked or not dialects.of(alias).locks_rows:
             return mine.update(**changes)
         with transaction.atomic(using=alias):
-            free = list(locked(mine.order_by("id"), alias).values_list("id", flat=True))
+            free = list(mine.order_by("id").locked().values_list("id", flat=True))
             return mine.filter(pk__in=free).update(**changes) if free else 0
 
     released = retried(alias, write)
@@ -233,6 +231,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
     alias = database_of(claimed)
+    jobs = Job.objects.using(alias)
     changes = {
         **unless_cancelled(JobStatus.BLOCKED, now),
         "blocked_reason": Case(When(cancel_requested_at__isnull=True, then=Value(reason)), default=None),
@@ -244,9 +243,9 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
 
     def write() -> JobStatus | None:
         with transaction.atomic(using=alias):
-            blocked = jobs(alias).filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
+            blocked = jobs.filter(pk=claimed.id).with_status(JobStatus.BLOCKED)
             # The job's row first: whoever resolves locks it first too, so that one of us sees the other's work.
-            if not jobs(alias).filter(held(claimed)).update(**changes):
+            if not jobs.filter(held(claimed)).update(**changes):
                 # An earlier try may have been committed without our hearing of it.
                 mine = blocked.filter(lease_token=claimed.lease_token, last_error=changes["last_error"])
                 return JobStatus.BLOCKED if mine.exists() else None
