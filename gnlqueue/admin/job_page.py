@@ -82,7 +82,7 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job) -> HttpResponse:
         now=now,
         buttons=verbs.buttons(request, job),
         reasons=reasons,
-        attempts_allowed=max_attempts(job.task_name, job.max_attempts),
+        attempts_allowed=max_attempts(job),
         shows_payload=shows_payload,
         arguments=arguments_of(job) if shows_payload else (),
         result=shown(masked(job.result)) if shows_payload and job.status == JobStatus.DONE else "",

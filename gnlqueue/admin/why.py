@@ -146,7 +146,7 @@ def _blocked(facts: Facts) -> Iterator[Reason]:
 
 def _dead(facts: Facts) -> Iterator[Reason]:
     job = facts.job
-    most = max_attempts(job.task_name, job.max_attempts)
+    most = max_attempts(job)
     if job.attempts >= most:
         text = ngettext(
             "It is dead: its only attempt is used up.", "It is dead: all of its %(most)s attempts are used up.", most

@@ -34,7 +34,7 @@ class JobContext(Run):
         super().__init__(
             claimed.run_id,
             JobFence(claimed, lease),
-            settling=claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts),
+            settling=claimed.attempts > max_attempts(claimed),
         )
         self.claimed = claimed
         self._stopping = stopping

@@ -20,16 +20,16 @@ LONGEST_ERROR = 20_000  # characters kept of a traceback
 LONGEST_REASON = 2_000  # characters kept in the job's last_error
 
 
-def max_attempts(task_name: str, own: int | None) -> int:
+def max_attempts(job: Job | ClaimedJob) -> int:
     """Return how many attempts a job has: its own number, else its task's, else the setting's."""
-    return max_attempts_if_known(task_name, own) or settings().MAX_ATTEMPTS
+    return max_attempts_if_known(job) or settings().MAX_ATTEMPTS
 
 
-def max_attempts_if_known(task_name: str, own: int | None) -> int | None:
+def max_attempts_if_known(job: Job | ClaimedJob) -> int | None:
     """Return how many attempts a job has; `None` where only a process that knows its task can tell."""
-    if own is not None:
-        return own
-    task = find_task(task_name)
+    if job.max_attempts is not None:
+        return job.max_attempts
+    task = find_task(job.task_name)
     return None if task is None else task.options.max_attempts or settings().MAX_ATTEMPTS
 
 

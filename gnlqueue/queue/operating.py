@@ -161,7 +161,7 @@ def unblock_settled(job_id: int, *, alias: str, now: datetime | None = None) -> 
     entries = RunJournalEntry.objects.using(alias).filter(run_id=run_id_of(job_id), status=EntryStatus.IN_DOUBT)
     if job is None or entries.exists():
         return False
-    attempts = min(job.attempts, max_attempts(job.task_name, job.max_attempts) - 1)
+    attempts = min(job.attempts, max_attempts(job) - 1)
     changed = (
         Job.objects.using(alias)
         .filter(pk=job_id)

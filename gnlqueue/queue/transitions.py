@@ -141,7 +141,7 @@ def fail(
     """
     database_of(claimed)  # anything but a holder's proof is refused first
     failure = failure_of(reason)
-    dead = final or claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
+    dead = final or claimed.attempts >= max_attempts(claimed)
     if after is not None:
         delay = timedelta(seconds=seconds(after, "after"))
     else:
@@ -252,7 +252,7 @@ def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | 
             # No step is open any more: one that is not ended is of an earlier attempt, and this one left it out.
             doubt_open_steps(claimed, now)
             if reason == "in_doubt" and not steps(claimed, EntryStatus.IN_DOUBT).exists():
-                most = max_attempts(claimed.task_name, claimed.max_attempts) - 1  # one is left to go on with
+                most = max_attempts(claimed) - 1  # one is left to go on with
                 ready = {**_READY, "blocked_reason": None, "attempts": min(claimed.attempts - 1, most)}
                 if blocked.update(**ready):
                     return JobStatus.READY
@@ -313,7 +313,7 @@ def end_attempt(
     Attempts left: the job goes back after `delay`, at once without one. None left: dead. Cancel was asked for:
     cancelled. It is kept as a `JobAttempt`; `counts` says whether it counts.
     """
-    most = max_attempts_if_known(job.task_name, job.max_attempts)
+    most = max_attempts_if_known(job)
     used = job.attempts if counts else job.attempts - 1
     if job.cancel_requested_at is not None:
         changes: dict[str, Any] = {"status": JobStatus.CANCELLED, "finished_at": clock(now)}

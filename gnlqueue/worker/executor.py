@@ -92,7 +92,7 @@ def prepare(claimed: ClaimedJob) -> Task[..., Any] | Outcome:
         task = get_task(claimed.task_name)
     except UnknownTask:
         return Outcome(claimed, Ending.UNKNOWN_TASK)
-    if claimed.attempts > max_attempts(claimed.task_name, claimed.max_attempts) and not with_open_step([claimed]):
+    if claimed.attempts > max_attempts(claimed) and not with_open_step([claimed]):
         # Rescued by a process that did not know the task, and so could not know its limit.
         return Outcome(claimed, Ending.FAILED, error="All attempts were used up by crashes.", final=True)
     return task

@@ -276,7 +276,7 @@ class Worker:
         for place, (claimed, task) in enumerate(zip(batch, prepared, strict=True)):
             if isinstance(task, Outcome):
                 self._outbox.add([task])
-            elif place >= free and self._is_last_attempt(claimed):
+            elif place >= free and claimed.attempts >= max_attempts(claimed):
                 back.append(claimed)  # if this machine died now, it would be dead without ever having begun
             elif claimed.crashes >= SUSPECT_CRASHES:
                 self._suspects.add(claimed, task)
@@ -288,9 +288,6 @@ class Worker:
             self._outbox.give_back(back)
         self._suspects.start_if_alone()
         self._outbox.write()
-
-    def _is_last_attempt(self, claimed: ClaimedJob) -> bool:
-        return claimed.attempts >= max_attempts(claimed.task_name, claimed.max_attempts)
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 

@@ -157,7 +157,7 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
         plain = without_text(error, "that the database refused")
         job = transitions.fail(claimed, plain, after=delay, final=outcome.final)
     metrics.finished.note(claimed, outcome.seconds, succeeded=False)
-    number = f"attempt {claimed.attempts} of {max_attempts(claimed.task_name, claimed.max_attempts)}"
+    number = f"attempt {claimed.attempts} of {max_attempts(claimed)}"
     if outcome.why:
         number += f", {outcome.why}"
     # Scheduled; or more, where it was recorded before and others have taken it up.
