@@ -15,7 +15,7 @@ from django.db.backends.utils import CursorWrapper
 
 from gnlqueue.models import Job
 
-#: From this many crashes in a row a job is claimed alone.
+#: From this many crashes in a row a job is claimed alone; see `ClaimedJob.is_suspect`.
 SUSPECT_CRASHES = 2
 
 

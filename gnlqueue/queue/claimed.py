@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django.db.models import Q
 
 from gnlqueue.dialects import Held
-from gnlqueue.dialects.base import ClaimedRow
+from gnlqueue.dialects.base import SUSPECT_CRASHES, ClaimedRow
 from gnlqueue.exceptions import GnlqueueError, JobNotFound, LeaseLost
 from gnlqueue.models import Job, JobStatus, run_id_of
 
@@ -57,6 +57,11 @@ class ClaimedJob(NamedTuple):
     def run_id(self) -> str:
         """The id of the job's durable run."""
         return run_id_of(self.id)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it crashed its worker twice in a row, and so runs with nothing else in its process."""
+        return self.crashes >= SUSPECT_CRASHES
 
 
 def database_of(*claimed: ClaimedJob) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker.table import LeaseTable, Stage
@@ -31,7 +30,7 @@ class Holdings:
     def add(self, claimed: ClaimedJob) -> None:
         """Hold a job that was just claimed; its lease is renewed from now on."""
         self._jobs[claimed.pair] = claimed
-        if claimed.crashes >= SUSPECT_CRASHES:
+        if claimed.is_suspect:
             self._suspects.add(claimed.pair)
         self.table.hold(claimed)
 
@@ -58,5 +57,5 @@ class Holdings:
 
     @property
     def has_suspect(self) -> bool:
-        """Whether one of them crashed its worker twice in a row, and so runs with nothing else in this process."""
+        """Whether one of them is a suspect, beside which nothing may run in this process."""
         return bool(self._suspects)

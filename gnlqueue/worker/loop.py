@@ -14,7 +14,6 @@ from gnlqueue import dialects, queue
 from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
-from gnlqueue.dialects.base import SUSPECT_CRASHES
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, crashes, transitions
@@ -278,7 +277,7 @@ class Worker:
                 self._outbox.add([task])
             elif place >= free and claimed.attempts >= max_attempts(claimed):
                 back.append(claimed)  # if this machine died now, it would be dead without ever having begun
-            elif claimed.crashes >= SUSPECT_CRASHES:
+            elif claimed.is_suspect:
                 self._suspects.add(claimed, task)
             else:
                 ready.append((claimed, task))

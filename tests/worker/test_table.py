@@ -16,7 +16,7 @@ class Claimed:
         self.id = id
         self.lease_token = lease_token
         self.pair = id, lease_token
-        self.crashes = 0
+        self.is_suspect = False
 
 
 def job(id: int, token: int = 1) -> Any:
