@@ -12,7 +12,7 @@ from gnlqueue import dialects
 from gnlqueue.backoff import seconds
 from gnlqueue.dialects import Held
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import Job
+from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, lost
 from gnlqueue.queue.transactions import retried
 
@@ -51,6 +51,12 @@ def renew(pairs: Sequence[Pair], lease: timedelta, *, alias: str) -> tuple[set[P
     if not pairs:
         return set(), set()
     return retried(alias, lambda: _renew(sorted(pairs), lease, alias))
+
+
+def held_by(worker_id: str, *, alias: str) -> list[Pair]:
+    """Return the (job id, lease token) pairs that a worker holds: also those of a claim of which it never heard."""
+    rows = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).filter(worker_id=worker_id)
+    return list(rows.values_list("id", "lease_token"))
 
 
 def _renew(pairs: list[Pair], lease: timedelta, alias: str) -> tuple[set[Pair], set[Pair]]:

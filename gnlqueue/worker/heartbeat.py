@@ -20,7 +20,6 @@ from pathlib import Path
 
 from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
 from gnlqueue.exceptions import DatabaseNotReady
-from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue import crashes, leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker import identity
@@ -88,7 +87,7 @@ class Heartbeat:
 
     def _release_late_claims(self, worker_id: str) -> None:
         """Give back what a worker that is gone claimed last: the server may commit that after all else went back."""
-        late = self._in_name_of(worker_id)
+        late = leases.held_by(worker_id, alias=self.database)
         if transitions.release_pairs(late, alias=self.database, skip_locked=True):
             _say_given_back(worker_id, set(late), [], [], [], late)
 
@@ -101,23 +100,18 @@ class Heartbeat:
         at = {stage: [each.pair for each in table if each.stage is stage] for stage in Stage}
         overdue = at[Stage.OVERDUE]
         begun, ended = (at[Stage.BEGUN], at[Stage.ENDED]) if table.owner is Owner.CRASHED else ([], [])
-        held = set(self._in_name_of(worker_id))
+        held = set(leases.held_by(worker_id, alias=self.database))  # also what it has not published yet
         rest = sorted(held.difference(overdue, begun, ended))
         transitions.release_pairs(rest, alias=self.database, skip_locked=True)
         lost = crashes.end_crashed(worker_id, begun, ended, alias=self.database)
         lost += crashes.end_overdue(overdue, OVERDUE, alias=self.database)
-        left = set(self._in_name_of(worker_id))
+        left = set(leases.held_by(worker_id, alias=self.database))
         _say_given_back(worker_id, held - left, begun, ended, overdue, rest)
         say_what_waits_for_a_human(lost)
         if not left:
             self._gone[worker_id] = time.monotonic() + self.interval
             identity.forget(worker_id, self.database)
             table.clear()
-
-    def _in_name_of(self, worker_id: str) -> list[Pair]:
-        """Return what a worker holds according to the database: also what it has claimed, but not published yet."""
-        held = Job.objects.using(self.database).with_status(JobStatus.IN_PROGRESS).filter(worker_id=worker_id)
-        return list(held.values_list("id", "lease_token"))
 
 
 def _say_given_back(

@@ -8,8 +8,7 @@ from functools import partial
 
 from gnlqueue import dialects
 from gnlqueue.connection import ConnectionProblem
-from gnlqueue.models import Job
-from gnlqueue.queue import ClaimedJob, claiming, transitions
+from gnlqueue.queue import ClaimedJob, claiming, leases, transitions
 from gnlqueue.queue.candidates import Floor
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.prefetch import Prefetch
@@ -120,8 +119,8 @@ class Intake:
         """After a claim whose answer was lost: give back what stands in our name though we never heard of it."""
         if not self._in_doubt:
             return
-        rows = Job.objects.using(self._database).with_status(Job.Status.IN_PROGRESS).filter(worker_id=self._worker_id)
         known = {claimed.pair for claimed in self._holdings}
-        unheard = [pair for pair in rows.values_list("id", "lease_token") if pair not in known]
+        held = leases.held_by(self._worker_id, alias=self._database)
+        unheard = [pair for pair in held if pair not in known]
         transitions.release_pairs(unheard, alias=self._database)
         self._in_doubt = False
