@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from gnlqueue import dialects
@@ -34,14 +35,13 @@ class Intake:
         concurrency: int,
         prefetches: bool,
     ) -> None:
-        self._queue_names = list(queue_names)
+        self._queue_names = deque(queue_names)
         self._holdings = holdings
         self._worker_id = worker_id
         self._database = database
         self._lease = lease
         self._concurrency = concurrency
         self.prefetch = Prefetch(concurrency=concurrency, wanted=prefetches)
-        self._first = 0
         self._in_doubt = False
         self._has_floors = dialects.of(database).keeps_dead_rows
         self._floors: dict[str, tuple[Floor, float]] = {}  # by queue: what was claimed last; when to look before it
@@ -67,7 +67,8 @@ class Intake:
         if not self._holdings:
             self.prefetch.begin()
         batch: list[ClaimedJob] = []
-        for name in self._in_turn():
+        self._queue_names.rotate(-1)
+        for name in self._queue_names:
             try:
                 claimed = self._claim_from(name, limit - len(batch))
             except ConnectionProblem:
@@ -107,13 +108,9 @@ class Intake:
             ended = time.monotonic()
             until = ended + min((ended - began) / SCANS, SCAN_EVERY)
         if len(claimed) == limit and self._has_floors:
-            self._floors[name] = (claimed[-1].priority, claimed[-1].run_at, claimed[-1].id), until
+            last = claimed[-1]
+            self._floors[name] = (last.priority, last.run_at, last.id), until
         return claimed
-
-    def _in_turn(self) -> Iterator[str]:
-        self._first = (self._first + 1) % len(self._queue_names)
-        yield from self._queue_names[self._first :]
-        yield from self._queue_names[: self._first]
 
     def release_unheard(self) -> None:
         """After a claim whose answer was lost: give back what stands in our name though we never heard of it."""
