@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -42,6 +43,19 @@ GROUPS = 4  # in which the outcomes of what is held are written
 LET_BEGIN = 0.001  # seconds that the loop leaves the interpreter to what it has just started
 LONGEST_NAP = 1.0  # seconds between two looks at whether the supervisor still lives
 POLLS_TO_LONGEST = 32  # max_poll_interval, in poll intervals
+
+
+@contextmanager
+def _running(thread: HeartbeatThread | wakeup.Watcher | None) -> Iterator[None]:
+    """Let a thread run beside this block, if there is one."""
+    if thread is None:
+        yield
+        return
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.stop()
 
 
 class Worker:
@@ -139,26 +153,20 @@ class Worker:
 
     def run_once(self) -> Job | None:
         """Claim and run at most one job in this thread; return it as it then is, or `None` where there is none."""
-        for name in self.queues:
-            claimed = queue.claim(name, worker_id=self.worker_id, lease=self.lease, using=self.database)
-            if claimed is not None:
-                self._table.owner = Owner.ALIVE
-                beats = self._start_heartbeat()
-                try:
-                    alone.run(claimed, self._holdings, self._terms, self._on_error)
-                finally:
-                    if beats is not None:
-                        beats.stop()
-                return queue.get(claimed)
-        return None
+        claim = partial(queue.claim, worker_id=self.worker_id, lease=self.lease, using=self.database)
+        claimed = next(filter(None, map(claim, self.queues)), None)
+        if claimed is None:
+            return None
+        self._table.owner = Owner.ALIVE
+        with _running(self._heartbeat_thread()):
+            alone.run(claimed, self._holdings, self._terms, self._on_error)
+        return queue.get(claimed)
 
-    def _start_heartbeat(self) -> HeartbeatThread | None:
-        """Beat from a thread, unless a supervisor's heartbeat process does."""
+    def _heartbeat_thread(self) -> HeartbeatThread | None:
+        """Return what beats for this worker; `None` where a supervisor's heartbeat process does, or nobody shall."""
         if self._supervised or not self.heartbeat:
             return None
-        beats = HeartbeatThread(Heartbeat(self.database, self.lease, [self._table]))
-        beats.start()
-        return beats
+        return HeartbeatThread(Heartbeat(self.database, self.lease, [self._table]))
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -176,18 +184,11 @@ class Worker:
         self._still_wanted = still_wanted
         if not self._supervised:
             self._table.owner = Owner.ALIVE
-        beats = self._start_heartbeat()
-        watch = wakeup.watcher(self.database, self.queues, self._wake)
-        if watch is not None:
-            watch.start()
-        try:
-            self._work()
-        finally:
-            self._pool.end()
-            if watch is not None:
-                watch.stop()
-            if beats is not None:
-                beats.stop()
+        with _running(self._heartbeat_thread()), _running(wakeup.watcher(self.database, self.queues, self._wake)):
+            try:
+                self._work()
+            finally:
+                self._pool.end()
         self._leave()
 
     def _work(self) -> None:
