@@ -139,8 +139,8 @@ class Worker:
         )
         self._outbox = Outbox(self._holdings, self._intake.prefetch, on_error)
         self._pace = Pace(self.poll_interval, self.max_poll_interval)
-        beat = self.lease / BEATS_PER_LEASE
-        self._maintenance = Maintenance(self.queues, database=self.database, beat=beat, drain=drain)
+        self._beat = self.lease / BEATS_PER_LEASE
+        self._maintenance = Maintenance(self.queues, database=self.database, beat=self._beat, drain=drain)
         self._still_wanted: Callable[[], bool] = lambda: True
         self._suspects = Suspects(self._holdings, self._pool.put)
         self._woken = False
@@ -193,12 +193,11 @@ class Worker:
 
     def _work(self) -> None:
         """Take turn after turn on a connection of the loop's own, and on a new one when that breaks."""
-        beat = self.lease / BEATS_PER_LEASE
-        outage = Outage(self.database, beat)
+        outage = Outage(self.database, self._beat)
         reached = False
         while not self._finished():
             try:
-                with dedicated(self.database, beat) as connection:
+                with dedicated(self.database, self._beat) as connection:
                     require_tables(connection)
                     identity.register(self.worker_id, self.queues, self.concurrency, self.database, lease=self.lease)
                     if not reached:
@@ -212,17 +211,24 @@ class Worker:
                     self._maintenance.finish(drained=self._is_drained)
             except ConnectionProblem as error:
                 if not reached and dialects.of(self.database).is_hopeless(error):
-                    raise DatabaseNotReady(
-                        f"The database {self.database!r} cannot be used: {error}. Does the directory of "
-                        f"{connections[self.database].settings_dict['NAME']} exist, and may this user write there?"
-                    ) from error
-                self._maintenance.note_outage()
-                self._pool.note_outage()
-                # What waits may be somebody else's by the time its turn comes; while stopping, nothing is to begin.
-                patience = PATIENCE if self._stop_by is None else 0.0
-                self._outbox.give_back_later(self._take_back_unbegun(patience))
-                self._end_overdue()
+                    raise self._not_ready(error) from error
+                self._note_outage()
                 self._wait(outage.pause(error))
+
+    def _not_ready(self, error: BaseException) -> DatabaseNotReady:
+        return DatabaseNotReady(
+            f"The database {self.database!r} cannot be used: {error}. Does the directory of "
+            f"{connections[self.database].settings_dict['NAME']} exist, and may this user write there?"
+        )
+
+    def _note_outage(self) -> None:
+        """Prepare for a database that is away: what runs goes on, and what has not begun does not wait for long."""
+        self._maintenance.note_outage()
+        self._pool.note_outage()
+        # What waits may be somebody else's by the time its turn comes; while stopping, nothing is to begin.
+        patience = PATIENCE if self._stop_by is None else 0.0
+        self._outbox.give_back_later(self._take_back_unbegun(patience))
+        self._end_overdue()
 
     def _turn(self) -> float:
         """Write what is finished, then claim and start what fits; return how long to wait for news (seconds)."""
@@ -233,7 +239,7 @@ class Worker:
             self._outbox.give_back(self._take_back_unbegun())
             return 0.0 if self._finished() else self._stop_by - time.monotonic()
         self._suspects.start_if_alone()
-        if not self.drain:  # what is put off, it would never run
+        if not self.drain:  # it ends before what is put off comes again
             self._suspects.put_off_if_late()
         late = self._pool.take_back(PATIENCE)
         if late:
