@@ -6,7 +6,6 @@ tracebacks are not redacted.
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 from collections.abc import Callable, Collection
@@ -19,7 +18,7 @@ from django.utils.module_loading import import_string
 
 from gnlqueue.conf import settings
 from gnlqueue.models import Job
-from gnlqueue.registry import Task, find_task
+from gnlqueue.registry import find_task
 
 #: Stands where a value is hidden.
 MASK = "***"
@@ -153,14 +152,5 @@ def unmasked(new: Any, old: Any) -> Any:
 def positional_names(task_name: str, number: int) -> list[str | None]:
     """Return the names of a task's first positional arguments; `None` for one whose name nobody knows."""
     task = find_task(task_name)
-    names = [] if task is None else names_of_positional(task)
+    names = [] if task is None else task.positional_names
     return [*names, *[None] * number][:number]
-
-
-def names_of_positional(task: Task[..., Any]) -> list[str]:
-    """Return the names of the arguments that may be passed by position; none for an external task."""
-    if task.func is None:
-        return []
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(task.func).parameters.values()
-    return [each.name for each in parameters if each.kind in positional][task.takes_context :]

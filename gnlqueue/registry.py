@@ -127,9 +127,16 @@ class Task(Generic[P, R]):
         """Whether the function is an `async def`."""
         return inspect.iscoroutinefunction(self.func)
 
+    @cached_property
+    def positional_names(self) -> list[str]:
+        """The names of the arguments that may be passed by position; none for an external task."""
+        return [
+            each.name for each in self._parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` when the arguments do not fit the function; an external task takes any."""
-        if self._signature is None or (not kwargs and len(args) in self._positional):
+        if self._signature is None or (not kwargs and len(args) in self._fitting):
             return
         try:
             self._signature.bind(*((None,) if self.takes_context else ()), *args, **kwargs)
@@ -141,14 +148,18 @@ class Task(Generic[P, R]):
         return None if self.func is None else inspect.signature(self.func)
 
     @cached_property
-    def _positional(self) -> range:
+    def _parameters(self) -> list[inspect.Parameter]:
+        """What a caller may pass: without the context."""
+        return list(self._signature.parameters.values() if self._signature else ())[self.takes_context :]
+
+    @cached_property
+    def _fitting(self) -> range:
         """How many positional arguments alone fit: what most calls pass, and quicker to see than by the signature."""
-        parameters = list(self._signature.parameters.values() if self._signature else ())[self.takes_context :]
-        plain = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-        required = sum(each.default is each.empty for each in plain)
-        if any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters):
+        required = [each for each in self._parameters if each.default is each.empty]
+        if any(each.kind is each.KEYWORD_ONLY for each in required):
             return range(0)
-        return range(required, len(plain) + 1)
+        names = self.positional_names
+        return range(sum(each.name in names for each in required), len(names) + 1)
 
     def _function(self) -> Callable[..., Any]:
         if self.func is None:

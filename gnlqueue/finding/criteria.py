@@ -15,7 +15,6 @@ from django.db.models.fields.json import KeyTransform, KeyTransformExact
 from django.db.models.functions import Coalesce
 
 from gnlqueue.models import JobAttempt, JobStatus
-from gnlqueue.redaction import names_of_positional
 from gnlqueue.registry import registered
 
 #: Stands for jobs that ended without an exception: a worker died, a reason was given as text.
@@ -241,12 +240,11 @@ def _as_text(value: Any) -> str:
 
 def _places(name: str) -> list[tuple[str, int]]:
     """Return the tasks that take an argument of this name by position, and at which place."""
-    found = []
-    for task in registered().values():
-        names = names_of_positional(task)
-        if name in names:
-            found.append((task.name, names.index(name)))
-    return found
+    return [
+        (task.name, task.positional_names.index(name))
+        for task in registered().values()
+        if name in task.positional_names
+    ]
 
 
 def _plain(value: Any) -> Any:
