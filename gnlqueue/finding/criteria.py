@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -102,28 +102,9 @@ class Criteria:
 
         Raises `ValueError` or `TypeError` for what is none.
         """
-        known = {each.name for each in fields(cls)}
-        if unknown := set(stored) - known:
+        if unknown := set(stored) - set(_READ):
             raise ValueError(f"Criteria have no {', '.join(sorted(unknown))}.")
-        values: dict[str, Any] = dict(stored)
-        for name in ("enqueued", "run", "finished"):
-            if name in values:
-                values[name] = Span.between(*(end and datetime.fromisoformat(end) for end in values[name]))
-        if "as_of" in values:
-            values["as_of"] = datetime.fromisoformat(values["as_of"])
-        if "arguments" in values:
-            values["arguments"] = tuple(_argument(*each) for each in values["arguments"])
-        for name in ("statuses", "errors"):
-            if name in values:
-                values[name] = tuple(map(_text, values[name]))
-        if values.get("ids") is not None:
-            values["ids"] = tuple(dict.fromkeys(map(_number, values["ids"])))
-        for name in ("queue_name", "task_name", "task_contains", "worker_id", "worker_contains", "key", "without_task"):
-            if values.get(name) is not None:
-                values[name] = _text(values[name])
-        if wrong := set(values.get("statuses", ())) - set(JobStatus.values):
-            raise ValueError(f"There is no status {', '.join(map(str, wrong))}.")
-        return cls(**values)
+        return cls(**{name: _READ[name](value) for name, value in dict(stored).items()})
 
     @property
     def key_hash(self) -> str | None:
@@ -207,33 +188,6 @@ def _has(argument: Argument) -> Q:
     return found
 
 
-def _text(value: Any) -> str:
-    """Return a text that every database takes."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.100} is not a text.")
-    value.encode()  # raises ValueError for half a surrogate pair
-    if "\0" in value:
-        raise ValueError("NUL")
-    return value
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r:.100} is not a number.")
-    if abs(value) > LARGEST:
-        raise ValueError("The number is too large.")
-    return value
-
-
-def _argument(name: Any, value: Any) -> Argument:
-    """Return an argument whose value is a scalar that JSON can carry."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"JSON has no {value}.")
-    if value is not None and not isinstance(value, float):
-        value = _text(value) if isinstance(value, str) else _number(value)
-    return Argument(_text(name), value)
-
-
 def _as_text(value: Any) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
@@ -253,3 +207,71 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value
+
+
+# --- reading what was stored ------------------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    """Return a text that every database takes."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.100} is not a text.")
+    value.encode()  # raises ValueError for half a surrogate pair
+    if "\0" in value:
+        raise ValueError("NUL")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r:.100} is not a number.")
+    if abs(value) > LARGEST:
+        raise ValueError("The number is too large.")
+    return value
+
+
+def _span(ends: Any) -> Span:
+    return Span.between(*(end and datetime.fromisoformat(end) for end in ends))
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(map(_text, values))
+
+
+def _statuses(values: Any) -> tuple[str, ...]:
+    statuses = _texts(values)
+    if wrong := set(statuses) - set(JobStatus.values):
+        raise ValueError(f"There is no status {', '.join(wrong)}.")
+    return statuses
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(map(_number, values)))
+
+
+def _arguments(values: Any) -> tuple[Argument, ...]:
+    return tuple(_argument(*each) for each in values)
+
+
+def _argument(name: Any, value: Any) -> Argument:
+    """Return an argument whose value is a scalar that JSON can carry."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"JSON has no {value}.")
+    if value is not None and not isinstance(value, float):
+        value = _text(value) if isinstance(value, str) else _number(value)
+    return Argument(_text(name), value)
+
+
+#: How each criterion is made of its JSON; what is empty has not been stored.
+_READ: dict[str, Callable[[Any], Any]] = {
+    "statuses": _statuses,
+    "errors": _texts,
+    "arguments": _arguments,
+    "ids": _numbers,
+    "last_id": _number,
+    "as_of": datetime.fromisoformat,
+    **dict.fromkeys(("enqueued", "run", "finished"), _span),
+    **dict.fromkeys(
+        ("queue_name", "task_name", "task_contains", "worker_id", "worker_contains", "key", "without_task"), _text
+    ),
+}
