@@ -60,10 +60,10 @@ class Settings:
             alias = getattr(self, name)
             if alias is not None and alias not in django_settings.DATABASES:
                 raise _wrong(name, alias, f"an alias of DATABASES{suggestion(str(alias), django_settings.DATABASES)}")
-        for name, least in (("MAX_PAYLOAD_BYTES", 1), ("MAX_ATTEMPTS", 1)):
+        for name in ("MAX_PAYLOAD_BYTES", "MAX_ATTEMPTS"):
             number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise _wrong(name, number, f"an integer of at least {least}")
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise _wrong(name, number, "an integer of at least 1")
         for name in ("LEASE_SECONDS", "SHUTDOWN_TIMEOUT_SECONDS", "UNKNOWN_TASK_GRACE_SECONDS", "RETENTION_SECONDS"):
             length = getattr(self, name)
             if length is None and name == "RETENTION_SECONDS":

@@ -17,7 +17,7 @@ from gnlqueue.payloads import scrub
 
 LONGEST_NAME = 200
 PRIORITIES = range(-100, 101)
-MOST_ATTEMPTS = 1000
+ATTEMPTS = range(1, 1001)
 
 #: Lower case only, because "emails" and "Emails" would be one queue to MariaDB's collations and two to PostgreSQL.
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_.\-]{0,63}")
@@ -31,6 +31,11 @@ def check_queue_name(queue_name: str) -> str:
             "the first a letter or digit."
         )
     return queue_name
+
+
+def _is_one_of(numbers: range, value: object) -> bool:
+    """Tell whether a value is one of these numbers; Python holds `True` for 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in numbers
 
 
 def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
@@ -68,35 +73,36 @@ class Options:
 
     def __post_init__(self) -> None:
         check_queue_name(self.queue_name)
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int) or self.priority not in PRIORITIES:
+        if not _is_one_of(PRIORITIES, self.priority):
             raise InvalidTask(f"priority must be an integer from -100 to 100 (higher first), not {self.priority!r}.")
-        if self.max_attempts is not None and (
-            isinstance(self.max_attempts, bool)
-            or not isinstance(self.max_attempts, int)
-            or not 1 <= self.max_attempts <= MOST_ATTEMPTS
-        ):
-            raise InvalidTask(f"max_attempts must be an integer from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}.")
+        if self.max_attempts is not None and not _is_one_of(ATTEMPTS, self.max_attempts):
+            raise InvalidTask(f"max_attempts must be an integer from 1 to 1000, not {self.max_attempts!r}.")
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidTask(f"backoff is a gnlqueue.Backoff, not {self.backoff!r}.")
         try:
-            if self.timeout is not None:
-                object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
-            for name in ("retry_for", "give_up_on"):
-                if getattr(self, name) != ():
-                    object.__setattr__(self, name, exception_classes(getattr(self, name), name))
-            if isinstance(self.run_after, timedelta):
-                seconds(max(self.run_after, timedelta()), "run_after")
+            self._normalise()
+            self._check_call()
         except ValueError as error:
             raise InvalidTask(str(error)) from None
+
+    def _normalise(self) -> None:
+        """Keep a length of time as seconds, and exception classes as a tuple."""
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds(self.timeout, "timeout"))
         if self.timeout == 0:
-            raise InvalidTask("timeout must be more than 0 seconds; leave it out for none.")
+            raise ValueError("timeout must be more than 0 seconds; leave it out for none.")
+        for name in ("retry_for", "give_up_on"):
+            if getattr(self, name) != ():
+                object.__setattr__(self, name, exception_classes(getattr(self, name), name))
+
+    def _check_call(self) -> None:
+        """Check what belongs to one call."""
         after = self.run_after
-        if isinstance(after, datetime):
-            if after.utcoffset() is None:
-                raise InvalidTask(
-                    f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta."
-                )
-        elif after is not None and not isinstance(after, timedelta):
+        if isinstance(after, timedelta):
+            seconds(max(after, timedelta()), "run_after")
+        elif isinstance(after, datetime) and after.utcoffset() is None:
+            raise InvalidTask(f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
+        elif after is not None and not isinstance(after, datetime):
             raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
         if self.database is not None and self.database not in django_settings.DATABASES:
             hint = suggestion(str(self.database), django_settings.DATABASES)
