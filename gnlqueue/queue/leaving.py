@@ -25,7 +25,7 @@ GIVEN_BACK: dict[str, Any] = {**NO_LEASE, "attempts": F("attempts") - 1}
 _ASKED_TO_CANCEL = Q(cancel_requested_at__isnull=False)
 
 
-def unless_cancelled(status: JobStatus, now: datetime | None) -> dict[str, Any]:
+def unless_cancelled(status: JobStatus, now: datetime | None = None) -> dict[str, Any]:
     """Return the changes that make it this status, or `cancelled` where somebody asked for that while the job ran."""
     return {
         "status": Case(When(_ASKED_TO_CANCEL, then=Value(JobStatus.CANCELLED.value)), default=Value(status.value)),
@@ -39,7 +39,7 @@ def steps(job: Job | ClaimedJob, status: EntryStatus) -> QuerySet[RunJournalEntr
     return RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, status=status)
 
 
-def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None) -> int:
+def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None = None) -> int:
     """Record that nobody knows the outcome of the job's steps that began and did not end; return how many."""
     return steps(job, EntryStatus.STARTED).update(status=EntryStatus.IN_DOUBT, finished_at=clock(now))
 

@@ -34,7 +34,7 @@ from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.enqueueing import enqueue
-from gnlqueue.queue.leaving import doubt_open_steps, send_ending
+from gnlqueue.queue.leaving import doubt_open_steps, send_ending, steps
 from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
@@ -151,38 +151,33 @@ def unblock(job: Job | ClaimedJob | int, *, using: str | None = None, now: datet
     return found
 
 
-def unblock_settled(job_id: int, *, alias: str, now: datetime | None = None) -> bool:
+def unblock_settled(job_id: int, *, alias: str) -> bool:
     """Make a blocked job ready if none of its steps is in doubt any more; tell whether it is.
 
     Part of the caller's transaction, which has locked the job's row. A job whose attempts are used up gets one more:
     somebody has just decided how it goes on.
     """
-    job = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(pk=job_id).first()
-    entries = RunJournalEntry.objects.using(alias).filter(run_id=run_id_of(job_id), status=EntryStatus.IN_DOUBT)
-    if job is None or entries.exists():
+    blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(pk=job_id)
+    job = blocked.first()
+    if job is None or steps(job, EntryStatus.IN_DOUBT).exists():
         return False
     attempts = min(job.attempts, max_attempts(job) - 1)
-    changed = (
-        Job.objects.using(alias)
-        .filter(pk=job_id)
-        .with_status(JobStatus.BLOCKED)
-        .update(status=JobStatus.READY, run_at=clock(now), blocked_reason=None, attempts=attempts)
-    )
+    changed = blocked.update(status=JobStatus.READY, run_at=clock(), blocked_reason=None, attempts=attempts)
     wakeups.wake(alias, [job.queue_name])
     return changed == 1
 
 
-def fail_blocked(job_id: int, reason: str, *, alias: str, now: datetime | None = None) -> bool:
+def fail_blocked(job_id: int, reason: str, *, alias: str) -> bool:
     """Dead-letter a blocked job; what is in doubt stays so. Tell whether it was blocked.
 
     Part of the caller's transaction. A step that was caught in the middle, and not settled yet, is in doubt with it.
     """
     row = Job.objects.using(alias).filter(pk=job_id)
-    dead = {"status": JobStatus.DEAD, "finished_at": clock(now), "blocked_reason": None, "last_error": reason}
+    dead = {"status": JobStatus.DEAD, "finished_at": clock(), "blocked_reason": None, "last_error": reason}
     if not row.with_status(JobStatus.BLOCKED).update(**dead):
         return False
     found = row.get()
-    doubt_open_steps(found, now)
+    doubt_open_steps(found)
     send_ending(found, JobStatus.DEAD, alias)
     return True
 
@@ -202,9 +197,8 @@ def enqueue_again(
 
     Raises `JobNotFound` where the old job is gone, `PayloadError` for arguments that JSON cannot carry.
     """
-    old = get(job, using=using)
-    alias = alias_of(old._state.db)
-    options = old.options or {}
+    id, alias = _identify(job, using)
+    old = get(id, using=alias)
     with transaction.atomic(using=alias):
         new = enqueue(
             old.task_name,
@@ -217,9 +211,8 @@ def enqueue_again(
             now=now,
         )
         Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
-    new.origin_id, new.options = old.pk, options or None
-    recorded = RunJournalEntry.objects.using(alias).filter(run_id=old.run_id, status=EntryStatus.DONE)
-    effects = recorded.exclude(kind__in=NOT_EFFECTS).order_by("position")
+    new.origin_id, new.options = old.pk, old.options
+    effects = steps(old, EntryStatus.DONE).exclude(kind__in=NOT_EFFECTS).order_by("position")
     return EnqueuedAgain(new, list(effects.values_list("key", flat=True)))
 
 
