@@ -82,16 +82,14 @@ def known(name: str) -> JobTask | None:
     return found if isinstance(found, JobTask) else None
 
 
-def send_finished(*, job_id: int, task_name: str, status: str, database: str | None = None, **_: Any) -> None:
+def send_finished(*, job_id: int, task_name: str, status: str, database: str, **_: Any) -> None:
     """Send `task_finished` for a job that is done or was cancelled."""
     task = known(task_name)
     if task is None or status == "dead":  # of which `send_failed` knows the exception
         return
     from gnlqueue.models import Job
-    from gnlqueue.queue.transactions import alias_of
 
-    alias = database or alias_of(getattr(task.declared.get_backend(), "database", None))
-    job = Job.objects.using(alias).filter(pk=job_id, task_name=task_name).first()
+    job = Job.objects.using(database).filter(pk=job_id, task_name=task_name).first()
     if job is not None:
         _send_finished(job, task)
 

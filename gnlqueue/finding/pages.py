@@ -105,12 +105,12 @@ def look(plan: Plan, size: int, place: Place | None = None, *, at_most: int = LO
     return Page([id for id, _ in hits], looked_at, last, first, beyond, after, is_full)
 
 
-def count_up_to(plan: Plan, cap: int, *, at_most: int = LOOK_AT) -> tuple[int, bool]:
-    """Return how many hits a plan has, and whether that is all: counting ends at `cap`, and after `at_most` rows."""
+def count_up_to(plan: Plan, cap: int) -> tuple[int, bool]:
+    """Return how many hits a plan has, and whether that is all: counting ends at `cap`, and where a look ends."""
     if plan.asked is None:
         counted = sum(branch.order_by(*plan.order).values("pk")[: cap + 1].count() for branch in plan.branches)
         return min(counted, cap), counted <= cap
-    page = look(plan, cap, at_most=at_most)
+    page = look(plan, cap)
     return len(page.ids), page.next is None
 
 

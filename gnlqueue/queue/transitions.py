@@ -198,12 +198,12 @@ def release_pairs(pairs: Sequence[Pair], *, alias: str, skip_locked: bool = Fals
     return released
 
 
-def put_off(claimed: ClaimedJob, delay: timedelta, *, now: datetime | None = None) -> None:
+def put_off(claimed: ClaimedJob, delay: timedelta) -> None:
     """Give back a job that has not begun, to come again after a delay, without counting the attempt.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    leave(claimed, {**unless_cancelled(JobStatus.SCHEDULED, now), "run_at": clock(now, offset=delay), **GIVEN_BACK})
+    leave(claimed, {**unless_cancelled(JobStatus.SCHEDULED), "run_at": clock(offset=delay), **GIVEN_BACK})
 
 
 def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:
