@@ -556,7 +556,7 @@ def test_tables_that_would_be_of_another_engine(
     alias: str, entry: Entry, server_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server_says(innodb_flush_log_at_trx_commit="1", log_bin="0")
-    monkeypatch.setattr(mysql, "_engines", lambda connection: {})  # not migrated yet
+    monkeypatch.setattr(mysql, "_of_tables", lambda *_: [])  # not migrated yet
     assert in_database(alias) == {}
     with entry(alias, OPTIONS={"init_command": "SET default_storage_engine=MyISAM"}):
         assert "would be myisam" in in_database(alias)["E008"].msg

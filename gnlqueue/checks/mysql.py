@@ -38,7 +38,7 @@ def _strict_isolation(connection: BaseDatabaseWrapper, level: str) -> Found:
 
 
 def other_engine(connection: BaseDatabaseWrapper) -> Found:
-    engines = _engines(connection)
+    engines = dict(_of_tables(connection, "table_name, engine", "tables"))
     # Before the first migration, what counts is what it would create.
     if not engines and (default := setting_of(connection, "default_storage_engine")) != "innodb":
         what = f"they would be {default}"
@@ -56,13 +56,8 @@ def other_engine(connection: BaseDatabaseWrapper) -> Found:
     )
 
 
-def _engines(connection: BaseDatabaseWrapper) -> dict[str, str]:
-    """Return the storage engines of those of the queue's tables that exist."""
-    return dict(_of_tables(connection, "table_name, engine", "tables"))
-
-
 def _of_tables(connection: BaseDatabaseWrapper, columns: str, view: str) -> list[tuple[str, Any]]:
-    """Return what a view of the information schema says of the queue's tables."""
+    """Return what a view of the information schema says of those of the queue's tables that exist."""
     tables = [model._meta.db_table for model in apps.get_app_config("gnlqueue").get_models()]
     with connection.cursor() as cursor:
         cursor.execute(
