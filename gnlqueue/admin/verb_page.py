@@ -20,7 +20,7 @@ from gnlqueue.admin.forms import ArgumentsForm, ReasonForm, RescheduleForm
 from gnlqueue.admin.verbs import VERBS, Verb
 from gnlqueue.bulk import act
 from gnlqueue.exceptions import GnlqueueError, JobNotFound
-from gnlqueue.models import NOT_EFFECTS, EntryStatus, Job, RunJournalEntry, run_id_of
+from gnlqueue.models import NOT_EFFECTS, EntryStatus, Job, JobStatus, RunJournalEntry, run_id_of
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.registry import find_task
 from gnlqueue.templatetags._statuses import STATUSES
@@ -117,7 +117,7 @@ def _done(request: HttpRequest, verb: Verb, job: Job, changed: Job) -> str:
         address = url(request, "gnlqueue_job_change", changed.pk)
         link = format_html('<a href="{}">{}</a>', address, _("job %(id)s") % {"id": changed.pk})
         return format_html(_("Enqueued again as {}; job {} stays as it is."), link, job.pk)
-    if verb.name == "cancel" and changed.status != Job.Status.CANCELLED:
+    if verb.name == "cancel" and changed.status != JobStatus.CANCELLED:
         return _("Job %(id)s is asked to stop: it ends at its next step.") % {"id": job.pk}
     told = {
         "retry": _("Job %(id)s is ready again."),

@@ -17,8 +17,6 @@ from typing import TextIO
 
 from django.core.management.color import color_style
 
-logger = logging.getLogger("gnlqueue.worker")
-
 LONGEST_PIECE = 4096  # characters; POSIX promises less, but this is what Linux and others write to a pipe as a whole
 
 

@@ -56,8 +56,8 @@ def test_record_is_one_line_where_no_terminal_is(logger: logging.Logger, monkeyp
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
-        console.logger.error("failed     %s", error, exc_info=error, extra={"job_id": 1})
-        console.logger.error("ends", exc_info=error)
+        logger.error("failed     %s", error, exc_info=error, extra={"job_id": 1})
+        logger.error("ends", exc_info=error)
 
     job, ours = stream.getvalue().splitlines()
     assert re.fullmatch(rf"[\d-]+ [\d:,]+ ERROR \[{os.getpid()}\] failed     two\\nlines", job)

@@ -21,7 +21,7 @@ from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
-from gnlqueue.models import Job, JobAttempt, QueueState, RunJournalEntry, StepNote
+from gnlqueue.models import Job, JobAttempt, JobStatus, QueueState, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import MASK, masked_text, redacted
 
@@ -171,7 +171,7 @@ class Command(BaseCommand):
         self.stdout.write(f"resumed {options['queue']}")
 
     def _prune(self, options: dict[str, Any]) -> None:
-        statuses = [Job.Status.DONE, Job.Status.CANCELLED, *([Job.Status.DEAD] if options["dead"] else [])]
+        statuses = [JobStatus.DONE, JobStatus.CANCELLED, *([JobStatus.DEAD] if options["dead"] else [])]
         count = queue.prune(options["days"], statuses=statuses, queue_name=options["queue"], using=options["database"])
         self.stdout.write(f"pruned {_counted(count, 'job')}")
 
@@ -186,7 +186,7 @@ class Command(BaseCommand):
             job = jobs.get(entry.job_id)
             if job is not None:
                 self.stdout.write(f"    {job.task_name}({self._arguments(job)}), {job.get_status_display().lower()}")
-                if job.status == Job.Status.DEAD and was_failed(entry, job):
+                if job.status == JobStatus.DEAD and was_failed(entry, job):
                     self.stdout.write(f"    it asks again once it is retried: manage.py gnlqueue retry {job.pk}")
             self.stdout.write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
             self._explain(entry)

@@ -22,11 +22,13 @@ from gnlqueue.management.reloading import run_reloading
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import registered
-from gnlqueue.worker.console import logger, show_log
+from gnlqueue.worker.console import show_log
 from gnlqueue.worker.forking import EXIT_FAILED, EXIT_NOT_READY, keep_handlers_to_ourselves
 from gnlqueue.worker.identity import served_queues
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.supervisor import Supervisor
+
+logger = logging.getLogger("gnlqueue.worker")
 
 
 def queue_list(text: str) -> list[str]:
