@@ -157,16 +157,7 @@ def seconds_until_due(queue_names: Sequence[str], *, alias: str) -> float | None
 
     Asked by an idle worker, so that it need not poll faster than jobs come.
     """
-    scheduled = Job.objects.using(alias).with_status(JobStatus.SCHEDULED)
-    first = [
-        row
-        for name in queue_names
-        if (
-            row := scheduled.filter(queue_name=name)
-            .order_by("run_at", "id")
-            .annotate(at=clock())
-            .values("run_at", "at")
-            .first()
-        )
-    ]
-    return min(((row["run_at"] - row["at"]).total_seconds() for row in first), default=None)
+    scheduled = Job.objects.using(alias).with_status(JobStatus.SCHEDULED).order_by("run_at", "id")
+    times = scheduled.values_list("run_at", clock())
+    first = (times.filter(queue_name=name).first() for name in queue_names)
+    return min(((run_at - now).total_seconds() for run_at, now in filter(None, first)), default=None)

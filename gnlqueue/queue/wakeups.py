@@ -34,8 +34,6 @@ _last_sent: dict[tuple[str, str], float] = {}
 
 def announce(alias: str, new: Iterable[NewJob]) -> None:
     """Wake the workers of the queues of these jobs, once the surrounding transaction has committed."""
-    if connections[alias].vendor != "postgresql":
-        return
     wake(alias, {each.said.queue_name for each in new if each.said.run_after is None})
 
 
