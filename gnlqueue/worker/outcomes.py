@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import cast
+from functools import partial
+from typing import TypeVar, cast
 
 from django.db import DatabaseError
 
@@ -23,7 +24,7 @@ from gnlqueue.durable.context import with_open_step
 from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
-from gnlqueue.queue.attempts import backoff_of, failure_of, max_attempts, without_text
+from gnlqueue.queue.attempts import Failure, backoff_of, failure_of, max_attempts, without_text
 from gnlqueue.worker.console import length, together
 from gnlqueue.worker.executor import Ending, Outcome
 
@@ -31,6 +32,11 @@ logger = logging.getLogger("gnlqueue.worker")
 
 #: How a job of an unknown task comes back while a deploy rolls on.
 UNKNOWN_TASK_BACKOFF = Backoff(base=5, factor=2, cap=300)
+
+#: Why the text of an error is left out.
+REFUSED = "that the database refused"
+
+T = TypeVar("T")
 
 ErrorHook = Callable[[ClaimedJob, BaseException | str], None]
 
@@ -110,7 +116,7 @@ def without_values(outcome: Outcome) -> Outcome:
     """Return an outcome without what a database may refuse: its result, and the text of its error."""
     if outcome.error is None:
         return outcome._replace(result=None)
-    return outcome._replace(result=None, failure=without_text(outcome.error, "that the database refused"))
+    return outcome._replace(result=None, failure=without_text(outcome.error, REFUSED))
 
 
 def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
@@ -148,14 +154,8 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
 def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     claimed, error = outcome.claimed, outcome.error or "failed"
     delay = backoff_of(claimed).delay(claimed.attempts) if outcome.after is None else outcome.after
-    try:
-        job = transitions.fail(claimed, outcome.failure or error, after=delay, final=outcome.final)
-    except DatabaseError as refused:  # a failure must be recordable, whatever is in its text
-        if _is_outage(refused, claimed):
-            raise
-        logger.warning("job %s failed, but the database refused the error's text: %s", claimed.id, refused)
-        plain = without_text(error, "that the database refused")
-        job = transitions.fail(claimed, plain, after=delay, final=outcome.final)
+    kept = outcome.failure or failure_of(error)
+    job = _store(claimed, error, kept, partial(transitions.fail, claimed, after=delay, final=outcome.final))
     metrics.finished.note(claimed, outcome.seconds, succeeded=False)
     number = f"attempt {claimed.attempts} of {max_attempts(claimed)}"
     if outcome.why:
@@ -179,14 +179,8 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
 
 def _write_blocked(outcome: Outcome) -> None:
     claimed, blocked = outcome.claimed, cast(JobBlocked, outcome.error)
-    try:
-        text = str(blocked) if outcome.failure is None else outcome.failure.reason
-        status = transitions.block(claimed, blocked.reason, text)
-    except DatabaseError as refused:  # blocked it must be: as a failure it would run again
-        if _is_outage(refused, claimed):
-            raise
-        logger.warning("job %s is blocked, but the database refused the reason: %s", claimed.id, refused)
-        status = transitions.block(claimed, blocked.reason, without_text(blocked, "that the database refused").reason)
+    kept = outcome.failure or Failure(str(blocked))
+    status = _store(claimed, blocked, kept, lambda each: transitions.block(claimed, blocked.reason, each.reason))
     if status == JobStatus.BLOCKED:
         _report(outcome, logging.ERROR, "blocked", str(blocked))
         signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason=blocked.reason)
@@ -195,6 +189,17 @@ def _write_blocked(outcome: Outcome) -> None:
         _finished(claimed, JobStatus.CANCELLED)
     else:
         _report(outcome, logging.INFO, "ready", "what it was blocked for has been resolved meanwhile")
+
+
+def _store(claimed: ClaimedJob, error: BaseException | str, kept: Failure, store: Callable[[Failure], T]) -> T:
+    """Store what is kept of an error: without its text where the database refuses that, as stored it must be."""
+    try:
+        return store(kept)
+    except DatabaseError as refused:
+        if _is_outage(refused, claimed):
+            raise
+        logger.warning("job %s: the database refused the text of its error: %s", claimed.id, refused)
+        return store(without_text(error, REFUSED))
 
 
 def _write_unknown(outcome: Outcome) -> None:
