@@ -36,9 +36,9 @@ from gnlqueue.queue import wakeups
 from gnlqueue.queue.transactions import retried
 
 CHUNK = 100  # jobs changed in one transaction
-LONGEST = 1_000  # ids that one statement names
+IDS_IN_STATEMENT = 1_000  # ids that one statement names
 FIRST_IDS = 10  # that the log keeps of an action that is finished
-COUNT = 10_000  # jobs counted in one transaction
+COUNT_CHUNK = 10_000  # jobs counted in one transaction
 AT_ONCE = 500  # jobs that a request changes itself; more are left to a background job
 
 
@@ -106,115 +106,130 @@ def _do_chunk(action_id: int, using: str) -> bool:
         if not row.update(done=F("done")):
             return False
         action = row.get()
-        kept = action.where = action.where or {}
-        if "began" not in kept:
-            kept["began"] = read_clock(using).isoformat()
-            action.save(using=using, update_fields=["where"])
-        criteria = Criteria.from_json(kept["filter"])
-        if criteria.ids is not None:
-            _do_ids(action, kept, criteria, using)
-        else:
-            do_next = _count_next if kept.get("counting") else _change_next
-            do_next(action, kept, plans_for(criteria, using), using)
+        _Chunk(action, using).do()
         return action.finished_at is None
 
 
-def _do_ids(action: OperatorAction, kept: dict[str, Any], criteria: Criteria, using: str) -> None:
-    """Change the jobs of the next ids; each counts as changed or as left alone, which is the position.
+class _Chunk:
+    """The next jobs of an action, in the caller's transaction."""
 
-    An id is met once; one whose job is as the verb makes it is still one that was meant.
-    """
-    ids = sorted(criteria.ids or (), reverse=True)
-    first = action.done + action.skipped
-    chunk = tuple(ids[first : first + CHUNK])
-    if not chunk:
-        kept["filter"]["ids"] = kept["filter"]["ids"][:FIRST_IDS]
-        action.finished_at = clock()
-        action.save(using=using, update_fields=["finished_at", "where"])
-        return
-    (plan,) = plans_for(replace(criteria, ids=chunk), using)
-    done = sum(_changed(action, id, using) for id in look(plan, len(chunk)).ids)
-    action.done += done
-    action.skipped += len(chunk) - done
-    action.save(using=using, update_fields=["done", "skipped"])
+    def __init__(self, action: OperatorAction, using: str) -> None:
+        self._action = action
+        self._using = using
+        self._kept: dict[str, Any] = action.where or {}  # how far the work has come; see `freeze`
+        action.where = self._kept
 
+    def do(self) -> None:
+        """Count or change them, and move the position."""
+        if "began" not in self._kept:
+            self._kept["began"] = read_clock(self._using).isoformat()
+            self._save("where")
+        criteria = Criteria.from_json(self._kept["filter"])
+        if criteria.ids is not None:
+            self._change_ids(criteria)
+        elif self._kept.get("counting"):
+            self._count(plans_for(criteria, self._using))
+        else:
+            self._change(plans_for(criteria, self._using))
 
-def _count_next(action: OperatorAction, kept: dict[str, Any], plans: list[Plan], using: str) -> None:
-    """Count the next jobs that match; after the last one, begin to change them."""
-    left = len(plans) - kept["plan"]
-    if left > 0:
-        # Against the order of the statuses: a job that moves on meanwhile is missed rather than counted twice.
-        found = _next(kept, plans[left - 1], COUNT)
-        kept["matched"] += len(_left_to_do(action, found, using))
-    else:
-        kept |= {"plan": 0, "counting": False, "counted": read_clock(using).isoformat()}
-    action.save(using=using, update_fields=["where"])
+    def _save(self, *fields: str) -> None:
+        self._action.save(using=self._using, update_fields=fields)
 
+    def _change_ids(self, criteria: Criteria) -> None:
+        """Change the jobs of the next ids; each counts as changed or as left alone, which is the position.
 
-def _change_next(action: OperatorAction, kept: dict[str, Any], plans: list[Plan], using: str) -> None:
-    """Change the next jobs that match; after the last one, finish the action."""
-    if kept["plan"] >= len(plans) and kept.pop("again", False):
-        kept["plan"] = 0
-    if kept["plan"] >= len(plans):
-        action.skipped += max(kept.get("matched", 0) - action.done - action.skipped, 0)  # they no longer match
-        action.finished_at = clock()
-    else:
-        ids = _left_to_do(action, _next(kept, plans[kept["plan"]], CHUNK), using)
-        done = sum(_changed(action, id, using) for id in ids)
+        An id is met once; one whose job is as the verb makes it is still one that was meant.
+        """
+        action = self._action
+        ids = sorted(criteria.ids or (), reverse=True)
+        first = action.done + action.skipped
+        chunk = tuple(ids[first : first + CHUNK])
+        if not chunk:
+            self._kept["filter"]["ids"] = self._kept["filter"]["ids"][:FIRST_IDS]
+            action.finished_at = clock()
+            self._save("finished_at", "where")
+            return
+        (plan,) = plans_for(replace(criteria, ids=chunk), self._using)
+        done = sum(map(self._changed, look(plan, len(chunk)).ids))
         action.done += done
-        action.skipped += len(ids) - done
-        if done and action.verb == "cancel":
-            kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
-    action.save(using=using, update_fields=["done", "skipped", "finished_at", "where"])
+        action.skipped += len(chunk) - done
+        self._save("done", "skipped")
 
+    def _count(self, plans: list[Plan]) -> None:
+        """Count the next jobs that match; after the last one, begin to change them."""
+        left = len(plans) - self._kept["plan"]
+        if left > 0:
+            # Against the order of the statuses: a job that moves on meanwhile is missed rather than counted twice.
+            found = self._next(plans[left - 1], COUNT_CHUNK)
+            self._kept["matched"] += len(self._left_to_do(found))
+        else:
+            self._kept |= {"plan": 0, "counting": False, "counted": read_clock(self._using).isoformat()}
+        self._save("where")
 
-def _next(kept: dict[str, Any], plan: Plan, size: int) -> list[int]:
-    """Return the next jobs of a plan, and move the position behind them."""
-    place = Place.parse(kept["after"], plan) if kept["after"] else None
-    if kept["after"] and place is None:  # of another version; from the beginning it might never end
-        raise ValueError(f"The position {kept['after']!r} of an operator's action cannot be read.")
-    page = look(plan, size, place)
-    left = page.next is not None
-    kept |= {"after": str(page.next)} if left else {"after": None, "plan": kept["plan"] + 1}
-    return page.ids
+    def _change(self, plans: list[Plan]) -> None:
+        """Change the next jobs that match; after the last one, finish the action."""
+        action, kept = self._action, self._kept
+        if kept["plan"] >= len(plans) and kept.pop("again", False):
+            kept["plan"] = 0
+        if kept["plan"] >= len(plans):
+            action.skipped += max(kept.get("matched", 0) - action.done - action.skipped, 0)  # they no longer match
+            action.finished_at = clock()
+        else:
+            ids = self._left_to_do(self._next(plans[kept["plan"]], CHUNK))
+            done = sum(map(self._changed, ids))
+            action.done += done
+            action.skipped += len(ids) - done
+            if done and action.verb == "cancel":
+                kept["again"] = True  # a job that failed meanwhile waits in a status that has been walked
+        self._save("done", "skipped", "finished_at", "where")
 
+    def _next(self, plan: Plan, size: int) -> list[int]:
+        """Return the next jobs of a plan, and move the position behind them."""
+        after = self._kept["after"]
+        place = Place.parse(after, plan) if after else None
+        if after and place is None:  # of another version; from the beginning it might never end
+            raise ValueError(f"The position {after!r} of an operator's action cannot be read.")
+        page = look(plan, size, place)
+        if page.next is None:
+            self._kept |= {"after": None, "plan": self._kept["plan"] + 1}
+        else:
+            self._kept["after"] = str(page.next)
+        return page.ids
 
-def _left_to_do(action: OperatorAction, ids: list[int], using: str) -> list[int]:
-    """Return those of the jobs that are not yet as the verb makes them."""
-    if len(ids) > LONGEST:
-        parts = (ids[first : first + LONGEST] for first in range(0, len(ids), LONGEST))
-        return [id for part in parts for id in _left_to_do(action, part, using)]
-    rows = Job.objects.using(using).filter(pk__in=ids)
-    if action.verb == "cancel":
-        asked = rows.with_status(JobStatus.IN_PROGRESS).filter(cancel_requested_at__isnull=False)
-        as_made = set(asked.values_list("id", flat=True))
-    elif action.verb in ("run_now", "reschedule"):
-        # One that ran meanwhile, and waits for its next attempt, may have been met before it ran.
-        ran = rows.filter(last_attempted_at__gte=datetime.fromisoformat(action.where["began"]))  # type: ignore[index]
-        as_made = {id for id, run_at in rows.values_list("id", "run_at") if run_at == _moment(action, id)}
-        as_made.update(ran.values_list("id", flat=True))
-    else:
-        return ids  # a job that was retried has left the statuses that are walked
-    return [id for id in ids if id not in as_made]
+    def _left_to_do(self, ids: list[int]) -> list[int]:
+        """Return those of the jobs that are not yet as the verb makes them."""
+        if len(ids) > IDS_IN_STATEMENT:
+            parts = (ids[first : first + IDS_IN_STATEMENT] for first in range(0, len(ids), IDS_IN_STATEMENT))
+            return [id for part in parts for id in self._left_to_do(part)]
+        rows = Job.objects.using(self._using).filter(pk__in=ids)
+        if self._action.verb == "cancel":
+            asked = rows.with_status(JobStatus.IN_PROGRESS).filter(cancel_requested_at__isnull=False)
+            as_made = set(asked.values_list("id", flat=True))
+        elif self._action.verb in ("run_now", "reschedule"):
+            # One that ran meanwhile, and waits for its next attempt, may have been met before it ran.
+            ran = rows.filter(last_attempted_at__gte=datetime.fromisoformat(self._kept["began"]))
+            as_made = {id for id, run_at in rows.values_list("id", "run_at") if run_at == self._moment(id)}
+            as_made.update(ran.values_list("id", flat=True))
+        else:
+            return ids  # a job that was retried has left the statuses that are walked
+        return [id for id in ids if id not in as_made]
 
+    def _changed(self, id: int) -> bool:
+        """Do the verb to one job; tell whether it still applied."""
+        try:
+            act(self._action.verb, id, using=self._using, run_after=self._moment(id))
+        except (WrongStatus, JobNotFound):
+            return False
+        return True
 
-def _changed(action: OperatorAction, id: int, using: str) -> bool:
-    """Do the verb to one job; tell whether it still applied."""
-    try:
-        act(action.verb, id, using=using, run_after=_moment(action, id))
-    except (WrongStatus, JobNotFound):
-        return False
-    return True
+    def _moment(self, id: int) -> datetime | None:
+        """Return when the action lets a job start; `None`: at once.
 
-
-def _moment(action: OperatorAction, id: int) -> datetime | None:
-    """Return when the action lets a job start; `None`: at once.
-
-    A job has a moment of its own in the span over which they are spread. Asked again it is the same one, so that one
-    sees of a job whether it has got it.
-    """
-    kept: dict[str, Any] = action.where  # type: ignore[assignment]  # an action on many has one
-    if action.verb == "cancel" or (action.verb == "retry" and "spread" not in kept):
-        return None
-    since = datetime.fromisoformat(kept.get("run_after", kept["began"]))
-    return since + timedelta(seconds=random.Random(f"{action.pk}:{id}").uniform(0, kept.get("spread", 0)))
+        A job has a moment of its own in the span over which they are spread. Asked again it is the same one, so that
+        one sees of a job whether it has got it.
+        """
+        action, kept = self._action, self._kept
+        if action.verb == "cancel" or (action.verb == "retry" and "spread" not in kept):
+            return None
+        since = datetime.fromisoformat(kept.get("run_after", kept["began"]))
+        return since + timedelta(seconds=random.Random(f"{action.pk}:{id}").uniform(0, kept.get("spread", 0)))

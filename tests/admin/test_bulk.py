@@ -377,7 +377,7 @@ def in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three jobs are more than anybody counts, and are done two at a time: what is frozen is the filter."""
     monkeypatch.setattr(bulk, "AT_ONCE", 2)
     monkeypatch.setattr(bulk, "CHUNK", 2)
-    monkeypatch.setattr(bulk, "COUNT", 2)
+    monkeypatch.setattr(bulk, "COUNT_CHUNK", 2)
     monkeypatch.setattr(preview, "CAP", 2)
 
 

@@ -25,7 +25,7 @@ LOG = "/admin/gnlqueue/operatoraction/"
 @pytest.fixture(params=[2, 1000], ids=["filter", "numbers"])
 def in_background(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Three jobs are many; they are frozen as a filter, or by their numbers. The fixture tells which."""
-    for name in ("AT_ONCE", "CHUNK", "COUNT"):
+    for name in ("AT_ONCE", "CHUNK", "COUNT_CHUNK"):
         monkeypatch.setattr(bulk, name, 2)
     monkeypatch.setattr(preview, "CAP", request.param)
     return bool(request.param == 1000)
@@ -245,8 +245,9 @@ def test_one_ticked_job_that_had_changed_is_not_told_to_be_changed(alias: str, a
 @pytest.fixture
 def by_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs are more than anybody counts on the page."""
-    for module, name in ((bulk, "AT_ONCE"), (bulk, "CHUNK"), (bulk, "COUNT"), (bulk, "LONGEST"), (preview, "CAP")):
-        monkeypatch.setattr(module, name, 1)
+    for name in ("AT_ONCE", "CHUNK", "COUNT_CHUNK", "IDS_IN_STATEMENT"):
+        monkeypatch.setattr(bulk, name, 1)
+    monkeypatch.setattr(preview, "CAP", 1)
 
 
 @pytest.mark.usefixtures("by_filter")
