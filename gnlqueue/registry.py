@@ -99,9 +99,8 @@ class Task(Generic[P, R]):
         Raises `InvalidTask` for an option that is unknown or out of range.
         """
         changed = with_options(self.options, options, CALL_OPTIONS)
-        return replace(
-            self, options=changed, overrides={**self.overrides, **{name: getattr(changed, name) for name in options}}
-        )
+        given = {name: getattr(changed, name) for name in options}
+        return replace(self, options=changed, overrides={**self.overrides, **given})
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that calls the function with these arguments, and return it.

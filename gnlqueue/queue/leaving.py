@@ -94,12 +94,13 @@ def send_ending(job: Job, status: JobStatus, alias: str) -> None:
     """
     if is_manual(alias):
         return
+    said: dict[str, Any]
     if status == JobStatus.BLOCKED:
-        arguments: dict[str, Any] = {"signal": signals.job_blocked, "reason": "in_doubt"}
+        signal, said = signals.job_blocked, {"reason": "in_doubt"}
     elif status in {JobStatus.DEAD, JobStatus.CANCELLED}:
-        arguments = {"signal": signals.job_finished, "status": status, "database": alias}
+        signal, said = signals.job_finished, {"status": status, "database": alias}
     else:
         return
-    if arguments["signal"].receivers:
-        tell = partial(signals.send, job_id=job.pk, task_name=job.task_name, **arguments)
+    if signal.receivers:
+        tell = partial(signals.send, signal, job_id=job.pk, task_name=job.task_name, **said)
         transaction.on_commit(tell, using=alias, robust=True)
