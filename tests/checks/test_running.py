@@ -41,7 +41,7 @@ def test_the_table_lists_every_id_once_and_no_other() -> None:
     package = Path(checks.__file__ or "").parents[1]
     sources = "".join(file.read_text() for file in package.rglob("*.py"))
     assert listed == sorted(set(re.findall(r'id="gnlqueue\.([EW]\d{3})"', sources)))
-    files = [*Path(__file__).parent.glob("test_*.py"), Path(__file__).parents[1] / "test_backends.py"]
+    files = [*Path(__file__).parent.glob("test_*.py"), Path(__file__).parents[1] / "backends" / "test_setup.py"]
     tests = "".join(file.read_text() for file in files)
     assert [id for id in listed if f'{id}"' not in tests] == []
 
