@@ -1,6 +1,5 @@
-"""The verbs by which a holder ends its attempt, and the guard that each of them carries."""
+"""The verbs by which a holder ends its attempt."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -8,100 +7,13 @@ import pytest
 from django.db import transaction
 
 import gnlqueue
-from gnlqueue import JobNotFound, LeaseLost, PayloadError, queue, signals
+from gnlqueue import LeaseLost, PayloadError, queue, signals
 from gnlqueue.models import Job, JobAttempt, JobStatus, RunJournalEntry
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.claiming import rescue
-from gnlqueue.queue.leases import renew
 from gnlqueue.queue.transitions import complete_many, confirm_cancel, postpone_unknown, release_many
 from tests.queue.conftest import NOON, after, claimed, crash, row
 from tests.queue.tasks import charge, poll_gateway
-
-# The guard.
-
-VERBS: dict[str, Callable[[ClaimedJob], Any]] = {
-    "complete": queue.complete,
-    "complete with a result": lambda job: queue.complete(job, {"a": 1}),
-    "fail": lambda job: queue.fail(job, "no use"),
-    "fail for good": lambda job: queue.fail(job, "no use", final=True),
-    "extend": lambda job: queue.extend(job, 60),
-    "release": queue.release,
-    "suspend": lambda job: queue.suspend(job, timedelta(days=1)),
-    "block": lambda job: queue.block(job, "mismatch"),
-    "confirm_cancel": confirm_cancel,
-    "postpone_unknown": lambda job: postpone_unknown(job, delay=timedelta(1), grace=timedelta(1)),
-}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_stale_holder_writes_nothing(alias: str, verb: str) -> None:
-    stale = claimed()
-    crash(stale, now=NOON)
-    before = row(stale)
-
-    with pytest.raises(LeaseLost, match="not held under token 1 any more"):
-        VERBS[verb](stale)
-
-    assert row(stale) == before
-    assert JobAttempt.objects.using(alias).count() == 1  # the crash's
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_holder_whose_job_is_gone_is_told_so(alias: str, verb: str) -> None:
-    job = claimed()
-    Job.objects.using(alias).all()._raw_delete(alias)
-    with pytest.raises(JobNotFound, match=rf"Job {job.id} \(demo\) is gone; it was probably pruned"):
-        VERBS[verb](job)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_row_read_back_is_no_proof_of_holding(alias: str, verb: str) -> None:
-    job = claimed()
-    with pytest.raises(TypeError, match=r"takes the ClaimedJob that claim\(\) gave"):
-        VERBS[verb](queue.get(job))  # type: ignore[arg-type]
-    assert row(job)["status"] == JobStatus.IN_PROGRESS
-
-
-ENDINGS: dict[str, tuple[Callable[[ClaimedJob], Any], str]] = {
-    "claimed by another": (lambda job: crash(job, now=NOON), r"w1 has claimed it since \(its token is 2\)"),
-    "rescued": (
-        lambda job: (queue.pause("default"), queue.claim(worker_id="w2", now=after(hours=1))),
-        "it was released or rescued, and is ready",
-    ),
-    "released": (queue.release, "it was released or rescued, and is ready"),
-    "cancelled": (confirm_cancel, "it has been cancelled"),
-    "failed": (lambda job: queue.fail(job, "x"), "it was released or rescued, and is scheduled"),
-    "dead": (lambda job: queue.fail(job, "x", final=True), "it is dead already"),
-    "blocked": (lambda job: queue.block(job, "mismatch"), "it is blocked already"),
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_message_says_what_ended_the_ownership(alias: str, ending: str) -> None:
-    job = claimed()
-    end, message = ENDINGS[ending]
-    end(job)
-    with pytest.raises(LeaseLost, match=f"{message}. Nothing was written."):
-        queue.complete(job)
-
-
-def test_an_expired_lease_on_which_nobody_acted_may_complete(alias: str) -> None:
-    job = claimed(now=NOON, lease=1)
-    queue.complete(job, now=after(days=1))
-    assert row(job)["status"] == JobStatus.DONE
-
-
-def test_a_token_is_never_used_twice(alias: str) -> None:
-    tokens = [claimed(max_attempts=1).lease_token]
-    for day in range(1, 4):
-        job = Job.objects.using(alias).get()
-        queue.claim(worker_id="w1", now=after(days=day))  # rescues: dead
-        queue.retry(job, now=after(days=day))
-        again = queue.claim(worker_id="w1", now=after(days=day))
-        assert again is not None
-        tokens.append(again.lease_token)
-    assert tokens == [1, 2, 3, 4]
-
 
 # complete
 
@@ -293,20 +205,7 @@ def test_a_failure_that_is_recorded_already_counts_as_recorded(alias: str, reaso
         queue.fail(job, "another reason", final=final)
 
 
-# extend, release, suspend, block, confirm_cancel, postpone_unknown
-
-
-def test_extend_renews_the_lease_from_now(alias: str) -> None:
-    job = claimed(lease=60)
-    extended = queue.extend(job, 100, now=after(seconds=50))
-    assert extended == job._replace(lease_expires_at=after(seconds=150))
-    assert row(job)["lease_expires_at"] == after(seconds=150)
-
-
-def test_a_renewed_job_is_not_rescued(alias: str) -> None:
-    job = claimed(lease=60)
-    queue.extend(job, 100, now=after(seconds=50))
-    assert queue.claim(worker_id="w2", now=after(seconds=149)) is None
+# release, suspend, block, confirm_cancel, postpone_unknown
 
 
 def test_release_gives_the_attempt_back(alias: str) -> None:
@@ -398,37 +297,6 @@ def test_a_block_that_is_recorded_already_counts_as_recorded(alias: str, error: 
     assert row(job) == before
     with pytest.raises(LeaseLost):
         queue.block(job, "mismatch", "another")
-
-
-# The heartbeat's renewal of many leases at once
-
-
-def test_a_heartbeat_renews_what_is_held_and_tells_what_is_lost(alias: str) -> None:
-    held, lost = claimed(), claimed()
-    queue.complete(lost)
-
-    assert renew([held.pair, lost.pair, (0, 1)], timedelta(hours=1), alias=alias) == (
-        {held.pair},
-        {lost.pair, (0, 1)},
-    )
-
-
-def test_a_heartbeat_of_a_stale_holder_renews_nothing(alias: str) -> None:
-    stale = claimed()
-    crash(stale, now=NOON)
-    before = row(stale)
-    assert renew([stale.pair], timedelta(hours=1), alias=alias) == (set(), {stale.pair})
-    assert row(stale) == before
-
-
-def test_a_heartbeat_neither_waits_for_a_locked_row_nor_takes_it_for_lost(alias: str, rows_locked: Any) -> None:
-    locked, free = claimed(), claimed()
-    with rows_locked(locked):
-        assert renew([locked.pair, free.pair], timedelta(hours=1), alias=alias) == ({free.pair}, set())
-
-
-def test_a_heartbeat_of_nothing_asks_nothing() -> None:
-    assert renew([], timedelta(hours=1), alias="no such alias") == (set(), set())
 
 
 # The row itself
