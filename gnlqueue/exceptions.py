@@ -129,8 +129,8 @@ class EnqueuedOutsideTransaction(UserWarning):
 class Retry(Exception):
     """Raise inside a task to run the job again later; the attempt counts, `max_attempts` holds.
 
-    `after` is the delay as a `timedelta` or a number of seconds; a negative one is none, as a time that has passed
-    already makes it. Without it the task's backoff decides.
+    `after` is the delay as a `timedelta` or a number of seconds. A negative one counts as none: it comes from a
+    time that has passed already. Without it the task's backoff decides.
 
     Raises `ValueError` for anything else, which is an ordinary failed attempt.
     """

@@ -29,7 +29,7 @@ DELETED_AT_ONCE = 2000
 
 
 class Merging(NamedTuple):
-    """Rows of this age become one for each slot. What no worker merged in time is looked for a while further back."""
+    """Rows of this age become one for each slot. One looks as far as `back_to` for those that nobody merged in time."""
 
     age: timedelta
     slot: timedelta

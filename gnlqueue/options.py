@@ -140,7 +140,7 @@ class CallOptions(TaskOptions, total=False):
 TASK_OPTIONS = frozenset(TaskOptions.__annotations__)
 CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
-#: The hint for other queues' names of it.
+#: The hint for the names that `run_after` has elsewhere.
 RUN_AFTER = ": use .using(run_after=…) where you enqueue, an aware datetime or a timedelta from now"
 
 

@@ -20,7 +20,8 @@ DEEPEST = 30
 #: MySQL's JSON type turns whole numbers outside of this range into floating point.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 
-#: Made once: `json.dumps` with any option makes one for each call. What contains itself has been refused as too deep.
+#: Made once, as `json.dumps` with any option makes one for each call. They need not look for what contains itself:
+#: `_check` has refused it as too deep.
 _json, _canonical_json = [
     json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False, sort_keys=sort_keys
@@ -30,7 +31,7 @@ _json, _canonical_json = [
 
 _STORE_ELSEWHERE = " (GNLQUEUE['MAX_PAYLOAD_BYTES']). Store the data where it belongs and pass its key."
 
-#: Where a value stands: its name, or its container's place and the key in there. Put into words only to refuse it.
+#: Where a value stands: its name, or the place of its container and the key in there. A text only once it is refused.
 _Place = str | tuple[Any, Any]
 
 

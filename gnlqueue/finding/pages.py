@@ -78,7 +78,7 @@ class Page(NamedTuple):
 
 
 def look(plan: Plan, size: int, place: Place | None = None, *, at_most: int = LOOK_AT) -> Page:
-    """Return the next `size` hits of a plan from a place on, having read `at_most` rows."""
+    """Return the next `size` hits of a plan from a place on, among `at_most` rows."""
     back = place is not None and place.back
     reading = plan.reversed() if back else plan
     hits: list[tuple[int, Key]] = []
@@ -106,7 +106,7 @@ def look(plan: Plan, size: int, place: Place | None = None, *, at_most: int = LO
 
 
 def count_up_to(plan: Plan, cap: int) -> tuple[int, bool]:
-    """Return how many hits a plan has, and whether that is all: counting ends at `cap`, and where a look ends."""
+    """Return how many hits a plan has, and whether that is all: counting ends at `cap`, and where one look does."""
     if plan.asked is None:
         counted = sum(branch.order_by(*plan.order).values("pk")[: cap + 1].count() for branch in plan.branches)
         return min(counted, cap), counted <= cap

@@ -1,7 +1,8 @@
 """`runworker --reload`: a worker for development, which starts again when code changes.
 
-Three processes: one that a person started and that stays, one that watches the files and ends when one has changed, as
-only a new process can load it, and the worker. Whoever ends waits for what it started.
+Three processes. The first is the one that a person started, and it stays. The second watches the files, and ends when
+one has changed, because only a new process can load the change. The third is the worker. Each waits for the one that it
+has started before it ends.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def failure_of(reason: str | BaseException | Failure) -> Failure:
 
 
 def without_text(error: BaseException | str, why: str) -> Failure:
-    """Return what is kept of a failure by an error with a text that must be left out: its class, and why."""
+    """Return what is kept of an error whose text must be left out: its class, and why the text is missing."""
     name = type(error).__name__ if isinstance(error, BaseException) else "An error"
     text = payloads.scrub(f"{name}, with a text {why}", LONGEST_REASON)
     return Failure(text, "", text)

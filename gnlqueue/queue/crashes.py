@@ -68,9 +68,9 @@ def end_crashed(worker_id: str, begun: Sequence[Pair], ended: Sequence[Pair] = (
     """End the attempts of a worker process that is known to be dead, without waiting for the leases to expire.
 
     `begun` and `ended` are (id, lease token) pairs: the jobs that were running, and those that had run to their end but
-    whose outcome was not written. The latter are blamed only if nothing was running. Returns those that it ended. One
-    that is not held any more is left alone, and so is one whose row is locked: it is to be offered again, in the same
-    company, as that says who is to blame.
+    whose outcome was not written. The latter are blamed only if nothing was running. Returns those that it ended. A job
+    that is not held any more is left alone. So is one whose row is locked: call this again with the same pairs, because
+    who is to blame depends on all of them.
     """
     innocent = set(ended) if begun else set()
     suspects: dict[str | None, int] = {worker_id: len(begun or ended)}

@@ -57,12 +57,12 @@ def leave(
 
     With `read` the job is returned as it was written: after the commit it may be somebody else's at once.
 
-    `for_good`: the job would be dead. Where an earlier attempt left a step's outcome unknown, the step is in doubt, and
-    the job waits for a human. (Only who says so, a human by `FailJob` or the code by `on_doubt="fail"`, lets a job be
-    dead with a step in doubt.)
+    With `for_good` the changes make the job dead. If an earlier attempt left a step open, nobody knows its outcome: the
+    step is then in doubt, and the job is blocked instead. (A job is dead with a step in doubt only where somebody has
+    said so: a human by `FailJob`, or the code by `on_doubt="fail"`.)
 
-    A failed attempt that is recorded already, under its token, counts as written: that is what a commit looks like
-    whose acknowledgement was lost.
+    A failed attempt that is recorded already, under its token, counts as written: its commit succeeded, and only the
+    acknowledgement was lost.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """

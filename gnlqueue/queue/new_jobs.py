@@ -71,7 +71,7 @@ def new_job(
     max_attempts: int | None,
     options: dict[str, Any] | None,
 ) -> NewJob:
-    """Return a job to insert. `max_attempts` and `options` are what is stored: what the task says itself is not.
+    """Return a job to insert. `max_attempts` and `options` are what the row keeps; the rest is asked of the task.
 
     Raises `PayloadError` for arguments that JSON cannot carry, and for options that are too long.
     """

@@ -120,8 +120,8 @@ def _close(connection: BaseDatabaseWrapper) -> None:
 class AsyncConnections:
     """The connections that jobs on the event loop use: those of the one thread behind `sync_to_async`.
 
-    For the event loop's thread. To have the other one look costs as much as a short job, so this looks from outside:
-    what it sees may be of another job that is in the middle of its work, but the other thread looks again.
+    Used in the event loop's thread. To send the other thread there costs as much as a short job, so this one looks from
+    outside first. What it sees may belong to another job that is at work; the other thread looks again.
     """
 
     def __init__(self) -> None:

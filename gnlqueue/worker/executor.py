@@ -60,9 +60,9 @@ class Ending(Enum):
 class Outcome(NamedTuple):
     """What came of an attempt, to be written under the guard; at once, where it has steps.
 
-    `seconds` is how long it ran. `failure` is what is to be kept of an error; to describe one is code of the task's
-    author, and may take its time: so that is done where the task runs. `final` says that there is no other attempt, and
-    `why` what rules it out, where the error does not say so itself.
+    `seconds` is how long it ran. `failure` is what is kept of the error. It is described where the task runs, because
+    an exception's text is made by its author's code, which may take its time. `final` says that there is no further
+    attempt, and `why` says why not, where the error itself does not.
     """
 
     claimed: ClaimedJob
@@ -208,10 +208,10 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
 
 
 def _not_run(result: Any, task: Task[..., Any]) -> str | None:
-    """Say what a task returned, where that is the task itself, still to be run; `None` where it is a value.
+    """Say what a task returned, where it is the task's own body that nobody has run yet; `None` where it is a value.
 
-    Whether a function gives that shows only when it is called: what hides it, a decorator around an `async def` for
-    example, may just as well run it. A generator of another name is what a task has made after its work.
+    Only the call can tell: a decorator around an `async def` may return the coroutine, and may as well run it. A
+    generator of another name is something that the task made, after its work.
     """
     try:
         if inspect.isgenerator(result) or inspect.isasyncgen(result):

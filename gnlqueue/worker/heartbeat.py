@@ -182,7 +182,7 @@ def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], 
                 while supervised or any(table.owner is not Owner.NONE for table in heartbeat.tables):
                     if not supervised:
                         _notice_deaths(heartbeat.tables)
-                    if time.monotonic() >= next_beat:  # first: what lives has leases to lose, and what is gone has time
+                    if time.monotonic() >= next_beat:  # first: the living have leases to lose
                         heartbeat.beat()
                         next_beat = time.monotonic() + heartbeat.interval
                     pause = OFFER_AGAIN if heartbeat.give_back() else heartbeat.interval

@@ -14,8 +14,8 @@ from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.registry import Task
 from gnlqueue.worker.holdings import Holdings
 
-#: Seconds that a suspect waits, and the free slots with it, until its neighbours have ended. Twice as long each time
-#: that it is put off, so that it runs however long they take.
+#: Seconds that a suspect, and the free slots with it, wait for its neighbours to end. It doubles each time that the job
+#: is put off, so that it runs at last, however long they take.
 PATIENCE = 5.0
 PAUSE = timedelta(seconds=15)  # until it may be claimed again, by whichever worker has nothing else by then
 

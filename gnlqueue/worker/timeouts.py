@@ -44,7 +44,7 @@ class Timeouts:
     def leave(self, claimed: ClaimedJob) -> None:
         """End it. From here on the thread is not interrupted, and an exception that is under way is taken back.
 
-        The exception may also arrive in here, and then this is to be called again; there is no second one.
+        The exception may arrive in the middle of this: then call it again. It is sent only once.
         """
         with self._lock:
             running = self._running.pop(claimed.pair, None)
