@@ -36,7 +36,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from gnlqueue.backoff import seconds
+from gnlqueue.lengths import seconds
 
 
 @dataclass(frozen=True, slots=True)

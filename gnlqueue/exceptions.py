@@ -44,6 +44,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from gnlqueue.lengths import seconds
+
 
 class GnlqueueError(Exception):
     """Base of everything that callers of gnlqueue may want to catch."""
@@ -136,8 +138,6 @@ class Retry(Exception):
     """
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
-        from gnlqueue.backoff import seconds  # late: that one imports this module
-
         super().__init__(reason or "the task asked to be retried")
         if isinstance(after, timedelta):
             after = after.total_seconds()

@@ -10,9 +10,10 @@ from typing import Any, TypedDict
 
 from django.conf import settings as django_settings
 
-from gnlqueue.backoff import Backoff, seconds
+from gnlqueue.backoff import Backoff
 from gnlqueue.conf import suggestion
 from gnlqueue.exceptions import InvalidTask
+from gnlqueue.lengths import seconds
 from gnlqueue.payloads import scrub
 
 LONGEST_NAME = 200

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnlqueue import Backoff, InvalidTask
-from gnlqueue.backoff import seconds
+from gnlqueue.lengths import seconds
 
 
 def test_a_delay_doubles_up_to_its_cap() -> None:

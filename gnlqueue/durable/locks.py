@@ -19,7 +19,6 @@ from datetime import timedelta
 from django.db import IntegrityError, connections, transaction
 from django.db.models import F, Q
 
-from gnlqueue.backoff import seconds
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.context import current
@@ -27,6 +26,7 @@ from gnlqueue.durable.entries import Entry
 from gnlqueue.durable.fences import LockFence
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
+from gnlqueue.lengths import seconds
 from gnlqueue.models import RUN_OF_JOB, RunLock
 from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 

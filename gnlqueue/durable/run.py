@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from gnlqueue import payloads
-from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable import blocking, moments, protocol
@@ -32,6 +31,7 @@ from gnlqueue.exceptions import (
     PayloadError,
     StepFailed,
 )
+from gnlqueue.lengths import seconds
 from gnlqueue.models import EntryStatus, StepKind
 from gnlqueue.queue.transactions import in_own_transaction
 

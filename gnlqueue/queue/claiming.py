@@ -11,9 +11,9 @@ from itertools import chain
 from django.db import connections, transaction
 
 from gnlqueue import dialects
-from gnlqueue.backoff import seconds
 from gnlqueue.dialects import now as clock
 from gnlqueue.dialects.base import Candidates
+from gnlqueue.lengths import seconds
 from gnlqueue.models import Job, JobQuerySet, JobStatus
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import crashes

@@ -9,9 +9,9 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue import dialects
-from gnlqueue.backoff import seconds
 from gnlqueue.dialects import Held
 from gnlqueue.dialects import now as clock
+from gnlqueue.lengths import seconds
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue.claimed import ClaimedJob, Pair, database_of, held, lost
 from gnlqueue.queue.transactions import retried

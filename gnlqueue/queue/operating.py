@@ -11,9 +11,9 @@ from django.db import transaction
 from django.db.models import Exists
 from django.db.models.functions import Coalesce
 
-from gnlqueue.backoff import seconds
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
+from gnlqueue.lengths import seconds
 from gnlqueue.models import (
     FINISHED,
     NOT_EFFECTS,

@@ -34,10 +34,11 @@ from django.db.models import Case, Value, When
 from django.db.models.functions import Coalesce
 
 from gnlqueue import dialects, payloads
-from gnlqueue.backoff import Backoff, seconds
+from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.dialects.base import Done
+from gnlqueue.lengths import seconds
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import (

@@ -12,10 +12,10 @@ from functools import partial
 from django.db import connections
 
 from gnlqueue import dialects, queue
-from gnlqueue.backoff import seconds
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem, Outage, dedicated, require_tables
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
+from gnlqueue.lengths import seconds
 from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, crashes, transitions
 from gnlqueue.queue.attempts import max_attempts
