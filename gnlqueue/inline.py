@@ -22,7 +22,7 @@ from gnlqueue.signals import job_enqueued
 _UID = "gnlqueue.inline"
 
 
-def install(**_: Any) -> None:
+def install() -> None:
     """Listen for new jobs where the setting says so, and stop listening where it doesn't."""
     inline = False
     with suppress(ImproperlyConfigured):  # wrong settings are reported by the system checks, and at first use

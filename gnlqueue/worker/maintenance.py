@@ -58,11 +58,7 @@ class Maintenance:
             self._next_promotion = now + PROMOTE_EVERY
             claiming.promote(self._queue_names, alias=self._database)
             if now >= self._no_rescue_before:
-                rescued = claiming.rescue(self._queue_names, alias=self._database)
-                if rescued:
-                    ids = [each.job_id for each in rescued]
-                    logger.error("rescued    %s: the lease ran out, as the worker died or lost contact", names(ids))
-                    say_what_waits_for_a_human(rescued)
+                self._rescue()
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_EVERY
             metrics.finished.flush(self._database)
@@ -85,6 +81,13 @@ class Maintenance:
         states = QueueState.objects.using(self._database).filter(queue_name__in=self._queue_names)
         for name in states.filter(paused_at__isnull=False).order_by("pk").values_list("pk", flat=True):
             logger.warning("paused     %s: its jobs wait until manage.py gnlqueue resume %s", name, name)
+
+    def _rescue(self) -> None:
+        rescued = claiming.rescue(self._queue_names, alias=self._database)
+        if rescued:
+            ids = [each.job_id for each in rescued]
+            logger.error("rescued    %s: the lease ran out, as the worker died or lost contact", names(ids))
+            say_what_waits_for_a_human(rescued)
 
     def _tidy(self) -> None:
         silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))
