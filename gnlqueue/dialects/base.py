@@ -138,18 +138,15 @@ class Dialect(ABC):
         self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None
     ) -> tuple[str, Params]:
         """Return the SQL of the new rows, as the source of an INSERT, and its parameters."""
-        adapt = connection.ops.adapt_datetimefield_value
         at, at_params = self._at(connection, now)
         values, params = [], []
         for row in rows:
-            if row.run_at is not None:
-                run_at, run_at_params = "%s", [adapt(row.run_at)]
-            elif now is not None:
-                run_at, run_at_params = "%s", [adapt(now + row.after)]
-            else:
-                run_at, run_at_params = self.now(row.after), []
-            values.append(f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {run_at}, {at}, 0, 0, 0)")
-            params += [*row[:10], *run_at_params, *at_params]
+            *plain, run_at, after = row
+            if run_at is None and now is not None:
+                run_at = now + after
+            begin, begin_params = self._at(connection, run_at, after)
+            values.append(f"({'%s, ' * len(plain)}{begin}, {at}, 0, 0, 0)")
+            params += [*plain, *begin_params, *at_params]
         return f"VALUES {', '.join(values)}", params
 
     def one_of(self, column: str, few: str) -> str:
@@ -229,9 +226,11 @@ class Dialect(ABC):
         )
         return int(cursor.rowcount)
 
-    def _at(self, connection: BaseDatabaseWrapper, now: datetime | None) -> tuple[str, list[Any]]:
-        """Return the SQL of a statement's time, and its parameters."""
-        return (self.now(), []) if now is None else ("%s", [connection.ops.adapt_datetimefield_value(now)])
+    def _at(
+        self, connection: BaseDatabaseWrapper, time: datetime | None, after: timedelta = timedelta()
+    ) -> tuple[str, list[Any]]:
+        """Return the SQL of a time, or where there is none of that `after` the statement's own, and its parameters."""
+        return (self.now(after), []) if time is None else ("%s", [connection.ops.adapt_datetimefield_value(time)])
 
     def _claim_times(
         self, connection: BaseDatabaseWrapper, lease: timedelta, now: datetime | None
