@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from django.db.models import F, OuterRef, Q, Subquery, Value
 from django.db.models.fields.json import KeyTransform, KeyTransformExact
 from django.db.models.functions import Coalesce
 
-from gnlqueue.models import JobAttempt, JobStatus
+from gnlqueue.models import JobAttempt, JobStatus, key_hash_of
 from gnlqueue.registry import registered
 
 #: Stands for jobs that ended without an exception: a worker died, a reason was given as text.
@@ -109,7 +108,7 @@ class Criteria:
     @property
     def key_hash(self) -> str | None:
         """The hash by which the table knows the idempotency key."""
-        return None if self.key is None else hashlib.sha256(self.key.encode(errors="replace")).hexdigest()
+        return None if self.key is None else key_hash_of(self.key)
 
     def condition(self) -> Q:
         """Return all of it as one condition on jobs, which needs the annotation `latest_error` where errors matter."""

@@ -11,7 +11,7 @@ pages      jobs and steps that the admin shows on pages of their own
 =========  ==================================================================
 """
 
-from gnlqueue.models.jobs import FINISHED, WAITING, Job, JobAttempt, JobQuerySet, JobStatus, Status
+from gnlqueue.models.jobs import FINISHED, WAITING, Job, JobAttempt, JobQuerySet, JobStatus, Status, key_hash_of
 from gnlqueue.models.operation import OperatorAction, QueueState, TaskMinute, WorkerProcess
 from gnlqueue.models.pages import DeadJob, Overview, StepInDoubt
 from gnlqueue.models.runs import (
@@ -48,6 +48,7 @@ __all__ = [
     "StepNote",
     "TaskMinute",
     "WorkerProcess",
+    "key_hash_of",
     "run_id_of",
     "run_id_of_outer_job",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar
 
 from django.db import connections, models
@@ -26,6 +27,12 @@ class JobStatus(models.TextChoices):
 
 WAITING = (JobStatus.SCHEDULED, JobStatus.READY)
 FINISHED = (JobStatus.DONE, JobStatus.DEAD, JobStatus.CANCELLED)
+
+
+def key_hash_of(idempotency_key: str) -> str:
+    """Return what is unique of an idempotency key; see `gnlqueue.models`."""
+    # What cannot be encoded is only ever searched for: no key has any.
+    return hashlib.sha256(idempotency_key.encode(errors="replace")).hexdigest()
 
 
 class Status(models.Value):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from gnlqueue import payloads
 from gnlqueue.conf import settings
 from gnlqueue.dialects.base import NewRow
 from gnlqueue.exceptions import dotted
-from gnlqueue.models import JobStatus
+from gnlqueue.models import JobStatus, key_hash_of
 from gnlqueue.options import Options
 from gnlqueue.registry import Call
 
@@ -35,9 +34,9 @@ class NewJob(NamedTuple):
 
     @property
     def key_hash(self) -> str | None:
-        """What is unique of the idempotency key; see `gnlqueue.models`."""
+        """The hash by which the table knows the idempotency key."""
         key = self.said.idempotency_key
-        return None if key is None else hashlib.sha256(key.encode()).hexdigest()
+        return None if key is None else key_hash_of(key)
 
     @property
     def status(self) -> str:
