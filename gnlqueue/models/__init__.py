@@ -11,7 +11,7 @@ pages      jobs and steps that the admin shows on pages of their own
 =========  ==================================================================
 """
 
-from gnlqueue.models.jobs import FINISHED, WAITING, Job, JobAttempt, JobQuerySet, JobStatus, Status, key_hash_of
+from gnlqueue.models.jobs import FINISHED, WAITING, Job, JobAttempt, JobQuerySet, JobStatus, key_hash_of
 from gnlqueue.models.operation import OperatorAction, QueueState, TaskMinute, WorkerProcess
 from gnlqueue.models.pages import DeadJob, Overview, StepInDoubt
 from gnlqueue.models.runs import (
@@ -42,7 +42,6 @@ __all__ = [
     "QueueState",
     "RunJournalEntry",
     "RunLock",
-    "Status",
     "StepInDoubt",
     "StepKind",
     "StepNote",

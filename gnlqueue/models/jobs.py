@@ -35,7 +35,7 @@ def key_hash_of(idempotency_key: str) -> str:
     return hashlib.sha256(idempotency_key.encode(errors="replace")).hexdigest()
 
 
-class Status(models.Value):
+class _StatusLiteral(models.Value):
     """A job status that stands in the SQL as a literal.
 
     PostgreSQL plans a prepared statement once for all parameters; with `status = $1` it cannot know that the partial
@@ -54,7 +54,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def with_status(self, status: JobStatus) -> JobQuerySet:
         """Jobs of one status, with the status as a literal so that partial indexes serve."""
-        return self.filter(status=Status(status))
+        return self.filter(status=_StatusLiteral(status))
 
     def locked(self) -> JobQuerySet:
         """These jobs, locked as they are read, without those that somebody else has locked."""
