@@ -144,13 +144,30 @@ def test_retry_says_that_nothing_is_dead(alias: str, capsys: Capture) -> None:
 def test_pause_and_resume(alias: str, capsys: Capture) -> None:
     job = tasks.nothing.enqueue()
     assert gnlqueue("pause", "default") == 0
-    assert "paused default: what runs goes on. Again: manage.py gnlqueue resume." in capsys.readouterr().out
+    undo = "paused default: what runs goes on. To undo this: manage.py gnlqueue resume default\n"
+    assert capsys.readouterr().out == undo
     drain()
     assert row(job).status == JobStatus.READY
 
     assert gnlqueue("resume", "default") == 0
+    assert capsys.readouterr().out == "resumed default\n"
     drain()
     assert row(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_a_misspelt_queue_is_not_paused_or_resumed_in_silence(alias: str, capsys: Capture) -> None:
+    assert gnlqueue("pause", "defualt") == 0
+    assert "names the queue defualt, and no job is in it: is it misspelt?" in capsys.readouterr().out
+    assert gnlqueue("resume", "default") == 0
+    assert capsys.readouterr().out == "default was not paused; paused: defualt\n"
+    assert gnlqueue("resume", "defualt") == 0
+    assert gnlqueue("resume", "defualt") == 0
+    assert capsys.readouterr().out == "resumed defualt\ndefualt was not paused; no queue is\n"
+
+    queue.enqueue("elsewhere.task", queue_name="partner")  # another project's
+    assert gnlqueue("pause", "partner") == 0
+    assert "misspelt" not in capsys.readouterr().out
 
 
 @on_sqlite

@@ -24,6 +24,7 @@ from gnlqueue.management.commands.runworker import add_worker_arguments, run_wor
 from gnlqueue.models import Job, JobAttempt, JobStatus, QueueState, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import MASK, masked_text, redacted
+from gnlqueue.registry import registered
 
 EXIT_SOME_FAILED = 1
 
@@ -116,8 +117,7 @@ class Command(BaseCommand):
             line = f"{name:<12}{count:>12,}"
             style = self.style.ERROR if count and name in {"dead", "blocked", "expired"} else str
             self.stdout.write(self.style.SUCCESS(line) if name == "total" else style(line))
-        paused = QueueState.objects.using(alias_of(options["database"])).filter(paused_at__isnull=False)
-        if names := sorted(paused.values_list("queue_name", flat=True)):
+        if names := self._paused(options):
             self.stdout.write(self.style.WARNING(f"paused      {', '.join(names)}"))
 
     def _dead(self, options: dict[str, Any]) -> None:
@@ -163,12 +163,26 @@ class Command(BaseCommand):
         return self._each(options["ids"], queue.cancel, "", options)
 
     def _pause(self, options: dict[str, Any]) -> None:
-        queue.pause(options["queue"], using=options["database"])
-        self.stdout.write(f"paused {options['queue']}: what runs goes on. Again: manage.py gnlqueue resume.")
+        name, alias = options["queue"], alias_of(options["database"])
+        queue.pause(name, using=alias)
+        self.stdout.write(f"paused {name}: what runs goes on. To undo this: manage.py gnlqueue resume {name}")
+        named = any(task.options.queue_name == name for task in registered().values())
+        if not named and not Job.objects.using(alias).filter(queue_name=name).exists():
+            hint = f"No task of this project names the queue {name}, and no job is in it: is it misspelt?"
+            self.stdout.write(self.style.WARNING(hint))
 
     def _resume(self, options: dict[str, Any]) -> None:
-        queue.resume(options["queue"], using=options["database"])
-        self.stdout.write(f"resumed {options['queue']}")
+        name, paused = options["queue"], self._paused(options)
+        queue.resume(name, using=options["database"])
+        if name in paused:
+            self.stdout.write(f"resumed {name}")
+        else:
+            others = f"paused: {', '.join(paused)}" if paused else "no queue is"
+            self.stdout.write(self.style.WARNING(f"{name} was not paused; {others}"))
+
+    def _paused(self, options: dict[str, Any]) -> list[str]:
+        paused = QueueState.objects.using(alias_of(options["database"])).filter(paused_at__isnull=False)
+        return sorted(paused.values_list("queue_name", flat=True))
 
     def _prune(self, options: dict[str, Any]) -> None:
         statuses = [JobStatus.DONE, JobStatus.CANCELLED, *([JobStatus.DEAD] if options["dead"] else [])]
