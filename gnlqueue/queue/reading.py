@@ -43,12 +43,16 @@ def stats(queue_name: str | None = None, *, using: str | None = None, now: datet
     return {name: counts[name] for name in STATS}
 
 
-def dead(queue_name: str | None = None, limit: int = 100, *, using: str | None = None) -> list[Job]:
-    """Return dead-lettered jobs, newest first, at most `limit`.
+def dead(
+    queue_name: str | None = None, limit: int = 100, *, task_name: str | None = None, using: str | None = None
+) -> list[Job]:
+    """Return dead-lettered jobs, newest first, at most `limit`; those of one queue, or of one task, if it is named.
 
     Raises `InvalidTask` for an invalid queue name.
     """
     jobs = Job.objects.using(alias_of(using)).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
     if queue_name is not None:
         jobs = jobs.filter(queue_name=check_queue_name(queue_name))
+    if task_name is not None:
+        jobs = jobs.filter(task_name=task_name)
     return list(jobs.order_by("-finished_at", "-id")[:limit])

@@ -106,6 +106,38 @@ def test_redacted_arguments_are_not_shown(alias: str, capsys: Capture, settings:
     assert "4222" not in shown  # positional arguments have no name in the row: none of them is shown
 
 
+@on_sqlite
+def test_dead_says_when_it_does_not_show_all(alias: str, capsys: Capture) -> None:
+    first, second = dead(), dead()
+    assert gnlqueue("dead", "--limit", 1) == 0
+    shown = capsys.readouterr().out
+    assert f"job {second.pk} " in shown
+    assert f"job {first.pk} " not in shown
+    assert shown.endswith("There are more: --limit N shows N of them.\n")
+    assert gnlqueue("dead", "--limit", 2) == 0
+    assert "There are more" not in capsys.readouterr().out
+    assert gnlqueue("dead", "--json", "--limit", 1) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@on_sqlite
+def test_dead_and_retry_of_one_task(alias: str, capsys: Capture) -> None:
+    failed, other = dead(), queue.enqueue("elsewhere.task", max_attempts=1)
+    claimed = queue.claim(worker_id="a partner")
+    assert claimed is not None
+    queue.fail(claimed, "no")
+
+    assert gnlqueue("dead", "--task", "elsewhere.task") == 0
+    shown = capsys.readouterr().out
+    assert f"job {other.pk} " in shown
+    assert f"job {failed.pk} " not in shown
+    assert gnlqueue("retry", "--all-dead", "--task", "tests.app.tasks.fail") == 0
+    assert (row(failed).status, row(other).status) == (JobStatus.READY, JobStatus.DEAD)
+    capsys.readouterr()
+    assert gnlqueue("retry", "--all-dead", "--task", "tests.app.tasks.fial", "--queue", "default") == 0
+    assert capsys.readouterr().out == "No dead jobs of the task 'tests.app.tasks.fial' in the queue 'default'.\n"
+
+
 def test_retry(alias: str, capsys: Capture) -> None:
     first, second, other = dead(), dead(), tasks.nothing.enqueue()
 
@@ -133,6 +165,8 @@ def test_retry_wants_to_know_what(alias: str) -> None:
         gnlqueue("retry", 1, "--all-dead")
     with pytest.raises(CommandError, match="--queue goes with --all-dead"):
         gnlqueue("retry", 1, "--queue", "emails")
+    with pytest.raises(CommandError, match="--task goes with --all-dead"):
+        gnlqueue("retry", 1, "--task", "emails")
 
 
 @on_sqlite

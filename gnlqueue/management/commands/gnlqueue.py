@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Sequence
 from datetime import timedelta
 from textwrap import indent
 from typing import Any
@@ -41,6 +42,7 @@ class Command(BaseCommand):
         stats.add_argument("--json", action="store_true", help="as one JSON object")
         dead = self._subcommand(commands, "dead", "list dead-lettered jobs, newest first")
         dead.add_argument("--queue", help="of one queue only")
+        dead.add_argument("--task", metavar="NAME", help="of one task only")
         dead.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
         dead.add_argument("--json", action="store_true", help="as one JSON object a line")
         dead.add_argument(
@@ -48,8 +50,9 @@ class Command(BaseCommand):
         )
         retry = self._subcommand(commands, "retry", "make dead or cancelled jobs ready again")
         retry.add_argument("ids", type=int, nargs="*", metavar="ID")
-        retry.add_argument("--all-dead", action="store_true", help="every dead job (of --queue)")
+        retry.add_argument("--all-dead", action="store_true", help="every dead job (of --queue, of --task)")
         retry.add_argument("--queue", help="with --all-dead: of one queue only")
+        retry.add_argument("--task", metavar="NAME", help="with --all-dead: of one task only")
         cancel = self._subcommand(commands, "cancel", "cancel jobs")
         cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
         pause = self._subcommand(commands, "pause", "let workers claim nothing more from a queue")
@@ -124,8 +127,8 @@ class Command(BaseCommand):
         if options["traceback_of"] is not None:
             self._traceback(queue.get(options["traceback_of"], using=options["database"]))
             return
-        jobs = queue.dead(options["queue"], options["limit"], using=options["database"])
-        for job in jobs:
+        jobs = self._dead_jobs(options, options["limit"] + 1)
+        for job in jobs[: options["limit"]]:
             if options["json"]:
                 self.stdout.write(json.dumps(self._as_json(job)))
             else:
@@ -135,8 +138,17 @@ class Command(BaseCommand):
                     f"{indent(job.last_error or '', '    ')}"
                 )
         if not options["json"]:
-            hint = "Again: manage.py gnlqueue retry ID. Why: manage.py gnlqueue dead --traceback-of ID."
-            self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options["queue"])))
+            again = "Again: manage.py gnlqueue retry ID, or retry --all-dead."
+            hint = f"{again} Why: manage.py gnlqueue dead --traceback-of ID."
+            self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options)))
+            self._say_if_more(jobs, options["limit"])
+
+    def _dead_jobs(self, options: dict[str, Any], limit: int) -> list[Job]:
+        return queue.dead(options["queue"], limit, task_name=options["task"], using=options["database"])
+
+    def _say_if_more(self, found: Sequence[object], limit: int) -> None:
+        if len(found) > limit:
+            self.stdout.write(self.style.WARNING("There are more: --limit N shows N of them."))
 
     def _traceback(self, job: Job) -> None:
         attempt = job.failed_attempts.order_by("-id").first()
@@ -151,12 +163,13 @@ class Command(BaseCommand):
         ids = options["ids"]
         if bool(ids) == options["all_dead"]:
             raise CommandError("Name the jobs to retry, or say --all-dead.")
-        if ids and options["queue"]:
-            raise CommandError("--queue goes with --all-dead: a job is named by its id alone.")
+        for flag in ("queue", "task"):
+            if ids and options[flag]:
+                raise CommandError(f"--{flag} goes with --all-dead: a job is named by its id alone.")
         if options["all_dead"]:
-            ids = [job.pk for job in queue.dead(options["queue"], sys.maxsize, using=options["database"])]
+            ids = [job.pk for job in self._dead_jobs(options, sys.maxsize)]
             if not ids:
-                self.stdout.write(self.style.SUCCESS(_no_dead_jobs(options["queue"])))
+                self.stdout.write(self.style.SUCCESS(_no_dead_jobs(options)))
         return self._each(ids, queue.retry, "ready again", options)
 
     def _cancel(self, options: dict[str, Any]) -> int:
@@ -190,7 +203,8 @@ class Command(BaseCommand):
         self.stdout.write(f"pruned {_counted(count, 'job')}")
 
     def _blocked(self, options: dict[str, Any]) -> None:
-        entries = in_doubt(using=options["database"], limit=options["limit"])
+        found = in_doubt(using=options["database"], limit=options["limit"] + 1)
+        entries = found[: options["limit"]]
         ids = {entry.job_id for entry in entries} - {None}
         jobs = Job.objects.using(alias_of(options["database"])).in_bulk(ids)
         for entry in entries:
@@ -211,6 +225,7 @@ class Command(BaseCommand):
             )
         else:
             self.stdout.write(self.style.SUCCESS("Nothing waits for a decision."))
+        self._say_if_more(found, options["limit"])
 
     def _explain(self, entry: RunJournalEntry) -> None:
         error = entry.error or {}
@@ -280,8 +295,10 @@ def _days(text: str) -> timedelta:
         raise ArgumentTypeError(f"{text!r} is not a number of days.") from None
 
 
-def _no_dead_jobs(queue_name: str | None) -> str:
-    return f"No dead jobs in the queue {queue_name!r}." if queue_name else "No dead jobs."
+def _no_dead_jobs(options: dict[str, Any]) -> str:
+    of_task = f" of the task {options['task']!r}" if options["task"] else ""
+    in_queue = f" in the queue {options['queue']!r}" if options["queue"] else ""
+    return f"No dead jobs{of_task}{in_queue}."
 
 
 def _counted(count: int, noun: str) -> str:
