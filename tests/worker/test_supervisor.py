@@ -147,7 +147,15 @@ def test_names_the_tasks_where_they_are_few_or_that_is_asked_for(django_db_setup
     assert named.startswith(f"{number}: ")
     assert "tests.app.tasks.nothing (default)" in named
     assert "gnlqueue.run_operator_action" not in named
-    assert "INSTALLED_APPS" in tasks_of(["empty"], all_names=False)
+    none = tasks_of(["empty"], all_names=False)
+    assert re.search(r"none for these queues, but for .*default.*: is the app with tasks.py in INSTALLED_APPS\?", none)
+
+
+@on_sqlite
+def test_says_which_queue_no_task_names(alias: str, runworker: Run) -> None:
+    run = runworker("--queues", "default,mials", "--drain")
+    assert run.ends() == 0
+    assert re.search(r"queues +default, mials \(no task names it\)$", run.log, re.MULTILINE)
 
 
 @on_sqlite

@@ -21,7 +21,7 @@ from gnlqueue.exceptions import GnlqueueError
 from gnlqueue.management.reloading import run_reloading
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.registry import registered
+from gnlqueue.registry import default_queues, registered
 from gnlqueue.worker.console import show_log
 from gnlqueue.worker.forking import EXIT_FAILED, EXIT_NOT_READY, keep_handlers_to_ourselves
 from gnlqueue.worker.identity import served_queues
@@ -157,7 +157,8 @@ def _say_what_starts(options: dict[str, Any]) -> None:
     lease = options["lease"] or settings().LEASE_SECONDS
     logger.info("gnlqueue %s on %s, PID %d", __version__, socket.gethostname(), os.getpid())
     logger.info("database   %s: %s %s (%s)", alias, kind, database.settings_dict["NAME"], place)
-    logger.info("queues     %s", ", ".join(queues))
+    known = default_queues()  # another may be misspelt, or one that only `.using(queue_name=…)` names
+    logger.info("queues     %s", ", ".join(each if each in known else f"{each} (no task names it)" for each in queues))
     logger.info(
         "workers    %d, %d jobs at once each, lease %g s%s",
         options["processes"],
@@ -176,7 +177,9 @@ def tasks_of(queues: list[str], *, all_names: bool) -> str:
         if task.options.queue_name in queues and not name.startswith("gnlqueue.")
     ]
     if not names:
-        return "none for these queues: is the app with tasks.py in INSTALLED_APPS?"
+        served = {task.options.queue_name for name, task in registered().items() if not name.startswith("gnlqueue.")}
+        others = f", but for {', '.join(sorted(served))}" if served else ""
+        return f"none for these queues{others}: is the app with tasks.py in INSTALLED_APPS?"
     return f"{len(names)}: {', '.join(names)}" if all_names or len(names) <= FEW_TASKS else str(len(names))
 
 
