@@ -27,6 +27,7 @@ from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, Heart
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.inbox import Inbox
 from gnlqueue.worker.intake import Intake
+from gnlqueue.worker.losses import names
 from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.outbox import Outbox
 from gnlqueue.worker.pace import Pace
@@ -371,16 +372,18 @@ class Worker:
 
     def _leave(self) -> None:
         """Give back what still runs: embedded here, else by the heartbeat process once this process has ended."""
-        unfinished = len(self._holdings) - len(self._holdings.overdue)
+        overdue = {claimed.pair for claimed in self._holdings.overdue}
+        unfinished = [claimed for claimed in self._holdings if claimed.pair not in overdue]
         if unfinished:
-            logger.warning("released   %d jobs that did not finish in time, uncounted", unfinished)
+            logger.warning(
+                "stopping   without %s, which did not finish in time", names([each.id for each in unfinished])
+            )
         if self._supervised:
             return
         try:
             self._intake.release_unheard()
-            overdue = {claimed.pair for claimed in self._holdings.overdue}
             crashes.end_overdue(list(overdue), OVERDUE, alias=self.database)
-            transitions.release_many([claimed for claimed in self._holdings if claimed.pair not in overdue])
+            transitions.release_many(unfinished)
             identity.forget(self.worker_id, self.database)
         except (*ConnectionProblem, GnlqueueError) as error:
             logger.error("What this worker held could not be given back; its leases will run out. %s", error)

@@ -91,7 +91,9 @@ def test_what_does_not_finish_in_time_is_released(alias: str, runworker: Run, ta
     released = row(job)
     assert (released.status, released.attempts, released.lease_expires_at) == (JobStatus.READY, 0, None)
     assert not JobAttempt.objects.using(alias).exists()
+    run.says(f"stopping .*without job {job.pk}, which did not finish in time")
     run.says(f"released .*job {job.pk}, held by .*, which ended; no attempt counted")
+    assert run.log.count("released ") == 1  # by whoever did it
 
 
 def test_second_signal_ends_at_once(alias: str, runworker: Run) -> None:
