@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 
 from gnlqueue import queue
 from gnlqueue.models import Job, JobStatus
@@ -263,3 +264,23 @@ def test_cancel(alias: str, capsys: Capture) -> None:
 def test_questions_that_have_no_answer(alias: str, words: list[str], message: str) -> None:
     with pytest.raises(CommandError, match=message):
         gnlqueue(*words)
+
+
+def test_database_that_is_not_migrated(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:  # the test's end looks at the table
+        patched.setattr(Job._meta, "db_table", "gnlqueue_not_yet")
+        with pytest.raises(CommandError) as told:
+            gnlqueue("stats")
+    assert str(told.value).startswith(
+        f"The database '{alias}' has no table gnlqueue_not_yet. Create the queue's tables"
+    )
+
+
+@on_sqlite
+def test_database_that_does_not_answer(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("no such column: progress")
+
+    monkeypatch.setattr(queue, "stats", away)
+    with pytest.raises(CommandError, match=r"migrated \(manage.py migrate\)\? It said: no such column: progress$"):
+        gnlqueue("stats")

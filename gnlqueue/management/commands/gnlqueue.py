@@ -18,9 +18,10 @@ from django.db import DatabaseError, connections
 
 from gnlqueue import queue
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
+from gnlqueue.connection import require_tables
 from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
-from gnlqueue.exceptions import GnlqueueError
+from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
 from gnlqueue.models import Job, JobAttempt, JobStatus, QueueState, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
@@ -102,9 +103,7 @@ class Command(BaseCommand):
         except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            raise CommandError(
-                f"The database did not answer as expected: {str(error).strip()}. Is it migrated (manage.py migrate)?"
-            ) from error
+            raise CommandError(_why(error, alias)) from error
         if status:
             sys.exit(status)
 
@@ -286,6 +285,18 @@ class Command(BaseCommand):
     def _arguments(self, job: Job) -> str:
         args, kwargs = redacted(job)
         return _cut(", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]))
+
+
+def _why(error: DatabaseError, alias: str | None) -> str:
+    """Return what to tell about an error of the database: that it is not migrated, where that is plain."""
+    try:
+        require_tables(connections[alias_of(alias)])
+    except DatabaseNotReady as missing:
+        return str(missing)
+    except DatabaseError:
+        pass  # it is away, and says so itself
+    text = str(error).strip()
+    return f"The database did not answer as expected. Is it there, and migrated (manage.py migrate)? It said: {text}"
 
 
 def _days(text: str) -> timedelta:
