@@ -37,13 +37,16 @@ class _Line(logging.Formatter):
     def __init__(self) -> None:
         super().__init__()
         self._second = 0
-        self._time = ""
+        self._time = self._zone = ""
 
     def format(self, record: logging.LogRecord) -> str:
         second = int(record.created)
         if second != self._second:
-            self._second, self._time = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        line = f"{self._time},{int(record.msecs):03} {record.levelname} [{record.process}] {record.getMessage()}"
+            local = time.localtime(second)
+            self._second, self._time = second, time.strftime("%Y-%m-%d %H:%M:%S", local)
+            self._zone = time.strftime("%z", local)  # TIME_ZONE's; an hour comes twice in autumn, and commands say UTC
+        at = f"{self._time},{int(record.msecs):03}{self._zone}"
+        line = f"{at} {record.levelname} [{record.process}] {record.getMessage()}"
         if record.exc_info and not hasattr(record, "job_id"):
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line.replace("\n", "\\n")

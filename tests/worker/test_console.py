@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -60,9 +61,23 @@ def test_record_is_one_line_where_no_terminal_is(logger: logging.Logger, monkeyp
         logger.error("ends", exc_info=error)
 
     job, ours = stream.getvalue().splitlines()
-    assert re.fullmatch(rf"[\d-]+ [\d:,]+ ERROR \[{os.getpid()}\] failed     two\\nlines", job)
+    assert re.fullmatch(rf"[\d-]+ [\d:,]+[+-]\d{{4}} ERROR \[{os.getpid()}\] failed     two\\nlines", job)
     # What is no job's is kept nowhere else.
     assert re.search(r"\] ends\\nTraceback .*test_console.py.*\\nValueError: two\\nlines$", ours)
+
+
+def test_the_hour_that_comes_twice_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (
+        logging.makeLogRecord({"created": at, "msecs": 5.0, "msg": "x"}) for at in (1792888200, 1792891800)
+    )
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        lines = [console._Line().format(record).split(" Level")[0] for record in (before, after)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert lines == ["2026-10-25 02:30:00,005+0200", "2026-10-25 02:30:00,005+0100"]
 
 
 def test_projects_own_logging_goes_first(logger: logging.Logger) -> None:
@@ -79,7 +94,7 @@ def test_lines_of_a_worker(alias: str, manage: Callable[..., RunWorker]) -> None
     run = manage("gnlqueue", "worker", "--drain")  # the same as runworker
 
     assert run.ends() == 0
-    assert all(re.match(r"[\d-]+ [\d:,]+ (INFO|WARNING|ERROR) \[\d+\] ", line) for line in run.lines), run.log
+    assert all(re.match(r"[\d-]+ [\d:,]+[+-]\d{4} (INFO|WARNING|ERROR) \[\d+\] ", line) for line in run.lines), run.log
     log = [line.split("] ", 1)[1] for line in run.lines]
     assert any(
         re.fullmatch(rf"done       tests.app.tasks.nothing  job {good.pk}  [\d.]+ ms, waited [\d.]+ m?s\n", line)
