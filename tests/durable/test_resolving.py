@@ -127,6 +127,23 @@ def test_the_second_of_two_is_told_who_decided_what(blocked: Job) -> None:
     assert len(notes("resolution")) == 1
 
 
+def test_a_wrong_answer_stays_until_the_code_copes_with_it(ledger: Ledger, play: Play) -> None:
+    def charge() -> dict[str, str] | None:
+        ledger.add()
+        raise TimeoutError
+
+    fallback: list[dict[str, str]] = []
+    job = attempt(play(lambda context: (context.step("charge", charge) or fallback[0])["id"], max_attempts=1))
+    resolve(entry(job), Happened(None), **BY)
+    assert attempt(job).status == JobStatus.DEAD
+    with pytest.raises(AlreadyResolved, match=r"by ada at .*: Happened\(result=None\)\. asked the bank"):
+        resolve(entry(job), Happened({"id": "ch_7"}), by="ada", reason="a slip before")
+
+    fallback.append({"id": "ch_7"})
+    assert attempt(queue.retry(job)).result == "ch_7"
+    assert len(ledger) == 1
+
+
 def test_the_signal_says_which_step_of_which_job(blocked: Job) -> None:
     with received(signals.job_resolved) as told:
         resolve(entry(blocked), NotHappened(), **BY)
