@@ -213,7 +213,7 @@ def _write_unknown(outcome: Outcome) -> None:
         _report(outcome, logging.ERROR, "dead", f"no worker has known this task for {length(grace)}")
         _finished(claimed, JobStatus.DEAD)
     else:
-        hint = "no tasks.py of this process registers it; is the deploy complete?"
+        hint = "no tasks.py of this process registers it; is the deploy complete? (If it was renamed: aliases=.)"
         _report(outcome, logging.ERROR, "unknown", f"{hint} Next in {length(delay)}, uncounted")
 
 

@@ -221,7 +221,7 @@ def test_unknown_task_is_postponed_uncounted_and_dead_after_the_grace(
     assert (postponed.status, postponed.attempts) == (JobStatus.SCHEDULED, 0)
     assert postponed.unknown_since is not None
     assert "'shop.tasks.new_in_this_release'" in postponed.last_error
-    assert "is the deploy complete?" in caplog.text
+    assert "is the deploy complete? (If it was renamed: aliases=.) Next in " in caplog.text
 
     settings.GNLQUEUE = {**settings.GNLQUEUE, "UNKNOWN_TASK_GRACE_SECONDS": 0}
     queue.reschedule(job, timedelta())
