@@ -127,11 +127,13 @@ def reschedule(
     """Let a waiting job start at another time (an aware datetime, or a timedelta from now), and return it.
 
     Raises `WrongStatus` for a job that does not wait, `JobNotFound` for one that is gone, `ValueError` for a time
-    without a zone.
+    without a zone, `TypeError` for what is neither a time nor a length of it.
     """
     id, alias = _identify(job, using)
+    if not isinstance(run_after, (datetime, timedelta)):
+        raise TypeError(f"run_after is an aware datetime or a timedelta from now, not {run_after!r}.")
     if isinstance(run_after, datetime) and run_after.utcoffset() is None:
-        raise ValueError(f"run_after={run_after!r} has no time zone.")
+        raise ValueError(f"run_after={run_after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
     run_at = run_after if isinstance(run_after, datetime) else clock(now, offset=run_after)
     row = Job.objects.using(alias).filter(pk=id, status__in=WAITING)
     changed = retried(alias, lambda: row.update(status=JobStatus.SCHEDULED, run_at=run_at))

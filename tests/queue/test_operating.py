@@ -204,6 +204,12 @@ def test_a_job_is_not_rescheduled_to_a_time_without_a_zone(alias: str) -> None:
         queue.reschedule(ready(), datetime(2030, 1, 1))  # noqa: DTZ001
 
 
+@pytest.mark.parametrize("when", [60, "tomorrow", None])
+def test_a_job_is_not_rescheduled_to_what_is_no_time(alias: str, when: Any) -> None:
+    with pytest.raises(TypeError, match=r"^run_after is an aware datetime or a timedelta from now, not "):
+        queue.reschedule(ready(), when)
+
+
 def test_an_unblocked_job_is_ready(alias: str) -> None:
     job = queue.unblock(blocked(), now=after(hours=1))
     assert (job.status, job.blocked_reason, job.run_at) == (JobStatus.READY, None, after(hours=1))
