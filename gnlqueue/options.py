@@ -141,8 +141,19 @@ class CallOptions(TaskOptions, total=False):
 TASK_OPTIONS = frozenset(TaskOptions.__annotations__)
 CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
-#: The hint for the names that `run_after` has elsewhere.
 RUN_AFTER = ": use .using(run_after=…) where you enqueue, an aware datetime or a timedelta from now"
+TIMEOUT = ": use timeout=…, the seconds of one attempt"
+#: The hints for other queues' names, where no name of ours is like them.
+OTHERS_NAMES = {
+    "bind": ": use takes_context=True, with a first parameter named 'context'",
+    "countdown": RUN_AFTER,
+    "delay": RUN_AFTER,
+    "dont_autoretry_for": ": use give_up_on=…",
+    "eta": RUN_AFTER,
+    "max_retries": ": use max_attempts=…, where the first one counts too",
+    "soft_time_limit": TIMEOUT,
+    "time_limit": TIMEOUT,
+}
 
 
 def with_options(options: Options, given: Mapping[str, Any], allowed: frozenset[str]) -> Options:
@@ -154,6 +165,6 @@ def with_options(options: Options, given: Mapping[str, Any], allowed: frozenset[
         if name in CALL_OPTIONS and name not in allowed:
             raise InvalidTask(f"{name} belongs to one call: use .using({name}=…) where you enqueue.")
         if name not in allowed:
-            hint = RUN_AFTER if name in ("countdown", "delay", "eta") else suggestion(name, allowed)
+            hint = OTHERS_NAMES.get(name) or suggestion(name, allowed)
             raise InvalidTask(f"There is no option {name!r}{hint}.")
     return replace(options, **given)

@@ -146,6 +146,17 @@ def local() -> Any:
         (add, {"retry_for": (1,)}, "retry_for is a tuple of exception classes"),
         (add, {"retry_for": "OSError"}, "retry_for is a tuple of exception classes, not 'OSError'"),
         (add, {"countdown": 5}, r"There is no option 'countdown': use .using\(run_after=…\)"),
+        (
+            add,
+            {"bind": True},
+            r"There is no option 'bind': use takes_context=True, with a first parameter named 'context'",
+        ),
+        (
+            add,
+            {"max_retries": 3},
+            r"There is no option 'max_retries': use max_attempts=…, where the first one counts too",
+        ),
+        (add, {"time_limit": 3}, r"There is no option 'time_limit': use timeout="),
         (add, {"give_up_on": [int]}, "give_up_on is a tuple of exception classes"),
         (add, {"queue_name": "Emails"}, "'Emails' is not a queue name"),
     ],
