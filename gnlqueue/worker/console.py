@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TextIO
 
@@ -64,6 +64,10 @@ class _Stream(logging.StreamHandler[TextIO]):
             super().emit(record)
         else:
             self._group.append(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with suppress(ValueError):  # a task has closed standard error, where this would be told
+            super().handleError(record)
 
     def begin_group(self) -> None:
         self._group = []

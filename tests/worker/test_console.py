@@ -66,6 +66,21 @@ def test_record_is_one_line_where_no_terminal_is(logger: logging.Logger, monkeyp
     assert re.search(r"\] ends\\nTraceback .*test_console.py.*\\nValueError: two\\nlines$", ours)
 
 
+def test_a_standard_error_that_a_task_has_closed_ends_no_worker(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in `logging` itself, which then tells of the error on standard error."""
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    console.show_log()
+    stream.close()
+
+    console.logger.error("alone")
+    with console.together():
+        console.logger.error("in a group")
+
+
 def test_the_hour_that_comes_twice_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (
         logging.makeLogRecord({"created": at, "msecs": 5.0, "msg": "x"}) for at in (1792888200, 1792891800)
