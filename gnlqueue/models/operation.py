@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class WorkerProcess(models.Model):
-    """One running worker process, for people to see; no decision about a job is taken from this row."""
+    """One running worker process, for people to see. It can save a job from a rescue, and does nothing else to one."""
 
     worker_id = models.CharField(max_length=100, unique=True)
     hostname = models.CharField(max_length=200)

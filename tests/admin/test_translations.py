@@ -54,7 +54,8 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 #: What stays as it is: names and texts of the story, and times.
 DATA = re.compile(
     rf"({re.escape(socket.gethostname())}|vm|w1)[\w-]*(,( \d+)?)?|[\d-]+ [\d:.]+ UTC|UTC|p\d\d|"
-    r"shop\.tasks\.checkout|tests\.admin\.stories\.[\w.<>]+|\d+ tests\.app\.tasks\.nothing|(builtins\.)?(OS|Runtime)Error|"
+    r"shop\.tasks\.checkout|tests\.admin\.stories\.[\w.<>]+|\d+ tests\.app\.tasks\.nothing|"
+    r"(builtins\.)?(OS|Runtime)Error|"
     rf"(charge card|reserve (stock|goods)|page#\d)|root|ada|{re.escape(HOW)}|The printer has paper again\."
 )
 

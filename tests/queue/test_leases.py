@@ -1,9 +1,13 @@
 """Renewing leases: one by its holder, many at once by the heartbeat."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from gnlqueue import queue
+from gnlqueue.models import JobStatus, WorkerProcess
+from gnlqueue.queue import claiming
 from gnlqueue.queue.leases import renew
 from tests.queue.conftest import NOON, after, claimed, crash, row
 
@@ -47,3 +51,35 @@ def test_a_heartbeat_neither_waits_for_a_locked_row_nor_takes_it_for_lost(alias:
 
 def test_a_heartbeat_of_nothing_asks_nothing() -> None:
     assert renew([], timedelta(hours=1), alias="no such alias") == (set(), set())
+
+
+def beat_at(time: datetime, alias: str) -> None:
+    """Let worker w1 have beaten at this time, for leases of a minute."""
+    WorkerProcess.objects.using(alias).create(
+        worker_id="w1", hostname="h", pid=1, queues=["default"], concurrency=4, started_at=NOON, heartbeat_at=time
+    )
+
+
+def test_a_job_that_was_locked_for_longer_than_a_lease_stays_with_its_worker_which_lives(alias: str) -> None:
+    """Each of its beats has passed over the row; the next one renews it."""
+    job = claimed()
+    beat_at(after(seconds=80), alias)
+    assert claiming.rescue(["default"], alias=alias, now=after(seconds=90)) == []
+    assert queue.claim(worker_id="w2", now=after(seconds=90)) is None
+    queue.complete(job)
+    assert row(job)["status"] == JobStatus.DONE
+
+
+@pytest.mark.parametrize(
+    ("beat", "now"),
+    [
+        (after(seconds=50), after(seconds=70)),
+        (after(seconds=80), after(seconds=150)),
+        (after(hours=2), after(hours=2)),
+    ],
+    ids=["not since the lease ran out", "not of late", "for hours, without renewing it"],
+)
+def test_a_worker_that_beats_keeps_no_other_job(alias: str, beat: datetime, now: datetime) -> None:
+    job = claimed()
+    beat_at(beat, alias)
+    assert [each.job_id for each in claiming.rescue(["default"], alias=alias, now=now)] == [job.id]
