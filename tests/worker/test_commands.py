@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.db import OperationalError
 
 from gnlqueue import queue
 from gnlqueue.models import Job, JobStatus
+from gnlqueue.worker import identity
 from tests.app import tasks
 from tests.worker.conftest import drain, on_sqlite, row
 
@@ -42,7 +44,7 @@ def test_stats(alias: str, capsys: Capture) -> None:
     tasks.work_elsewhere.enqueue()
 
     assert gnlqueue("stats") == 0
-    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines()[:9])
     assert lines == {
         "ready": "2", "scheduled": "0", "in_progress": "0", "expired": "0", "blocked": "0", "done": "0", "dead": "1",
         "cancelled": "0", "total": "3",
@@ -59,6 +61,28 @@ def test_stats_names_what_is_paused(alias: str, capsys: Capture) -> None:
     capsys.readouterr()
     assert gnlqueue("stats") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "paused      mails, other"
+
+
+def test_stats_names_the_queues_that_nobody_serves(alias: str, capsys: Capture) -> None:
+    def unserved(*options: str) -> list[str]:
+        assert gnlqueue("stats", *options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.removeprefix("unserved    ") for line in lines if line.startswith("unserved")]
+
+    identity.register("w", ["default"], 1, alias)
+    tasks.nothing.enqueue()
+    for name in ("mials", "resting", "partner", "partner"):
+        tasks.nothing.using(queue_name=name).enqueue()
+    tasks.nothing.using(queue_name="later", run_after=timedelta(hours=1)).enqueue()
+    queue.pause("resting")
+    assert queue.claim("partner", worker_id="a consumer of the project's own") is not None
+
+    advice = "manage.py runworker --queues mials"
+    assert unserved() == [f"mials: jobs wait, and no live worker serves it. {advice}"]
+    assert unserved("--queue", "default") == []
+
+    identity.forget("w", alias)
+    assert [line.partition(":")[0] for line in unserved()] == ["default", "mials"]
 
 
 def test_dead(alias: str, capsys: Capture) -> None:

@@ -15,15 +15,17 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
+from django.db.models import QuerySet
 
 from gnlqueue import queue
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.connection import require_tables
+from gnlqueue.dialects import read_clock
 from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
-from gnlqueue.models import Job, JobAttempt, JobStatus, QueueState, RunJournalEntry, StepNote
+from gnlqueue.models import Job, JobAttempt, JobStatus, QueueState, RunJournalEntry, StepNote, WorkerProcess
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import MASK, masked_text, redacted
 from gnlqueue.registry import registered
@@ -121,6 +123,24 @@ class Command(BaseCommand):
             self.stdout.write(self.style.SUCCESS(line) if name == "total" else style(line))
         if names := self._paused(options):
             self.stdout.write(self.style.WARNING(f"paused      {', '.join(names)}"))
+        for name in self._unserved(options):
+            said = f"unserved    {name}: jobs wait, and no live worker serves it. manage.py runworker --queues {name}"
+            self.stdout.write(self.style.WARNING(said))
+
+    def _unserved(self, options: dict[str, Any]) -> list[str]:
+        """Return the queues whose jobs nobody claims: misspelt ones, or those of workers that are gone."""
+        alias = alias_of(options["database"])
+        now, jobs = read_clock(alias), Job.objects.using(alias)
+        ready, scheduled = jobs.with_status(JobStatus.READY), jobs.with_status(JobStatus.SCHEDULED)
+        waiting = _queues_of(ready) | _queues_of(scheduled.filter(run_at__lte=now))
+        if options["queue"]:
+            waiting &= {options["queue"]}
+        if not waiting:
+            return []
+        served = {name for each in WorkerProcess.objects.using(alias) if each.is_live(now) for name in each.queues}
+        # Or by a consumer of the project's own, which is no worker and on no list.
+        served |= _queues_of(jobs.with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__gt=now))
+        return sorted(waiting - served - set(self._paused(options)))
 
     def _dead(self, options: dict[str, Any]) -> None:
         if options["traceback_of"] is not None:
@@ -304,6 +324,10 @@ def _days(text: str) -> timedelta:
         return timedelta(days=float(text))
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is not a number of days.") from None
+
+
+def _queues_of(jobs: QuerySet[Job]) -> set[str]:
+    return set(jobs.order_by().values_list("queue_name", flat=True).distinct())
 
 
 def _no_dead_jobs(options: dict[str, Any]) -> str:
