@@ -218,7 +218,7 @@ def _needs_us(table: LeaseTable) -> bool:
 def _notice_deaths(tables: Sequence[LeaseTable]) -> None:
     for table in tables:
         if table.owner in {Owner.ALIVE, Owner.STOPPED} and not _lives(table.pid):
-            table.owner = Owner.CRASHED
+            table.end()
 
 
 def _lives(pid: int) -> bool:

@@ -195,7 +195,7 @@ class Supervisor:
         child.pid = 0
         if child.table is not None:
             farewell = child.table.farewell
-            child.table.owner = Owner.CRASHED if farewell is Farewell.NONE else Owner.ENDED
+            child.table.end()
             child.table = None
             os.write(self._wake_heartbeat, b"x")
         else:  # the heartbeat, which runs no tasks

@@ -97,6 +97,10 @@ class LeaseTable:
     def pid(self, pid: int) -> None:
         self._cells[_PID] = pid
 
+    def end(self) -> None:
+        """Note that the worker is gone: of its own will if it has said farewell."""
+        self.owner = Owner.CRASHED if self.farewell is Farewell.NONE else Owner.ENDED
+
     @property
     def worker_id(self) -> str:
         """The id under which the worker claims."""

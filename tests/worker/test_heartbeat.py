@@ -17,10 +17,10 @@ from gnlqueue import queue
 from gnlqueue.dialects import read_clock
 from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import ClaimedJob
-from gnlqueue.worker import identity
+from gnlqueue.worker import heartbeat, identity
 from gnlqueue.worker.heartbeat import Heartbeat
 from gnlqueue.worker.maintenance import Maintenance
-from gnlqueue.worker.table import LeaseTable, Owner, Stage
+from gnlqueue.worker.table import Farewell, LeaseTable, Owner, Stage
 from tests.app import tasks
 from tests.worker.conftest import on_sqlite, row
 from tests.worker.processes import PATIENCE
@@ -184,3 +184,20 @@ def test_dead_worker_whose_supervisor_has_not_noticed_gets_no_renewals(alias: st
     table.pid = os.getpid()
     heartbeat.beat()
     assert row(job.id).lease_expires_at > job.lease_expires_at
+
+
+@on_sqlite
+@pytest.mark.parametrize("farewell", [Farewell.NONE, Farewell.DONE])
+def test_who_ended_in_order_after_its_supervisor_is_no_crash(alias: str, farewell: Farewell) -> None:
+    """The worker stops when its supervisor is gone, and leaves what it could not finish to its heartbeat process."""
+    (job,) = claimed(1)
+    table = table_of([job], Stage.BEGUN, Owner.ALIVE)
+    table.farewell = farewell
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    table.pid = ended.pid
+
+    heartbeat._notice_deaths([table])
+    Heartbeat(alias, 60, [table]).give_back()
+
+    assert (row(job.id).status, row(job.id).crashes) == (JobStatus.READY, 1 if farewell is Farewell.NONE else 0)
