@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_NONE: frozenset[int] = frozenset()
-
 #: The numbers of the failures that may still be asked about: of the others no branch keeps anything for long.
 _noted: set[int] = set()
 
@@ -33,7 +31,7 @@ class Branch:
         #: The branches that it descends from, and that lived when it began, nearest first; keeps none of them alive.
         self.above: tuple[weakref.ref[Branch], ...] = ()
         #: The numbers of the failures that its parent had seen when it began this one.
-        self.seen: frozenset[int] = _NONE
+        self.seen: frozenset[int] = frozenset()
         self.task_ref: weakref.ref[asyncio.Task[Any]] | None = None  #: `None` until it exists: it may run before
         self._below: dict[int, Callable[[], bool]] = {}
         if parent is not None:
@@ -77,7 +75,7 @@ _branch: ContextVar[Branch | None] = ContextVar("gnlqueue_branch", default=None)
 
 _in_given_context: weakref.WeakKeyDictionary[asyncio.Task[Any], Branch] = weakref.WeakKeyDictionary()
 
-_MOMENT_MS = 50
+_MOMENT = 50  # milliseconds, for a task to get from beginning a thread to awaiting it
 
 _mark: ContextVar[object] = ContextVar("gnlqueue_mark")
 
@@ -104,11 +102,12 @@ def begin(
 def note(failure: int, task: object) -> None:
     """Note a failure that is raised here, in this asyncio task, or in a thread: `None`; until it is forgotten."""
     _noted.add(failure)
-    own, branch = _of(task), _branch.get()
-    if own is not None and isinstance(task, asyncio.Task):
-        own.note(failure, None)
-    elif branch is not None and isinstance(task, asyncio.Task):
-        branch.note(failure, _is_over(weakref.ref(task), asyncio.Task.done))
+    branch = _branch.get()
+    if isinstance(task, asyncio.Task):
+        if (own := _of(task)) is not None:
+            own.note(failure, None)
+        elif branch is not None:
+            branch.note(failure, _is_over(weakref.ref(task), asyncio.Task.done))
     elif branch is not None and (awaiting := _awaiting(branch)) is not None:
         branch.note(failure, _is_over(weakref.ref(awaiting), _is_closed))
 
@@ -150,11 +149,11 @@ def _is_closed(coro: Coroutine[Any, Any, Any]) -> bool:
 def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
     """Return the coroutine by which a branch awaits this thread, as `to_thread` does; `None` where none is known to.
 
-    It is the innermost one, and has given its context to the thread. The task may be on its way there: it began the
-    thread just before. That takes a moment, for which this waits; a task that runs on does not await anything.
+    It is the innermost one, and has given its context to the thread. The task may be on its way there, as it began the
+    thread just before: this waits for a moment. A task that runs on does not await anything.
     """
     awaited: Any = branch.task.get_coro() if branch.task is not None else None
-    for _ in range(_MOMENT_MS):
+    for _ in range(_MOMENT):
         if not inspect.iscoroutine(awaited) or not awaited.cr_running:
             break
         time.sleep(0.001)
