@@ -51,12 +51,15 @@ def mismatched(play: Play) -> Job:
 
 def test_blocked_lists_what_waits_and_how_to_decide(doubtful: Job, mismatched: Job) -> None:
     written = gnlqueue("blocked")
-    assert f"entry {entry(doubtful).pk}  charge  of {doubtful.run_id}, step" in written
+    assert (
+        f"entry {entry(doubtful).pk}  charge  of {doubtful.run_id}, step, calls {entry(doubtful).function}\n" in written
+    )
     assert "    tests.durable.tasks.play(), blocked\n" in written
     assert "it raised builtins.TimeoutError: no answer" in written
     assert "how to check: Ask the bank." in written
     assert f"entry {entry(mismatched).pk}  charge  of {mismatched.run_id}" in written
     assert "the code asks for 'charge card'" in written
+    assert "args_hash" not in written
     assert "manage.py gnlqueue resolve ENTRY" in written
     assert gnlqueue("blocked", "--limit", 1).count("entry ") == 1
 

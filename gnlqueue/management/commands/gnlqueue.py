@@ -227,8 +227,9 @@ class Command(BaseCommand):
         ids = {entry.job_id for entry in entries} - {None}
         jobs = Job.objects.using(alias_of(options["database"])).in_bulk(ids)
         for entry in entries:
+            calls = f", calls {entry.function}" if entry.function else ""
             self.stdout.write(
-                f"{self.style.WARNING(f'entry {entry.pk}')}  {entry.key}  of {entry.run_id}, {entry.kind}"
+                f"{self.style.WARNING(f'entry {entry.pk}')}  {entry.key}  of {entry.run_id}, {entry.kind}{calls}"
             )
             job = jobs.get(entry.job_id)
             if job is not None:
@@ -253,7 +254,9 @@ class Command(BaseCommand):
         if error.get("how_to_check"):
             self.stdout.write(f"    how to check: {error['how_to_check']}")
         for note in entry.notes.order_by("id"):
-            value = "" if note.value is None else f" [{_cut(_value_of(note))}]"
+            # Of a mismatch it is what the code asked for, which its text says better.
+            has_value = note.value is not None and note.kind != StepNote.Kind.MISMATCH
+            value = f" [{_cut(_value_of(note))}]" if has_value else ""
             self.stdout.write(
                 f"    {note.get_kind_display().lower()}, {note.at:%Y-%m-%d %H:%M:%S} UTC, {note.by}"
                 f"{_claim_of(entry, note)}: {note.why}{value}"
