@@ -1,8 +1,8 @@
 """What people read of a worker: its log, with one line for each job.
 
-On a terminal the lines are coloured and a failure shows its traceback. Elsewhere each logging record is one line, and
-the traceback of a job is where `manage.py gnlqueue dead` and the admin show it. That of any other error stands in its
-line, as it stands nowhere else.
+On a terminal the lines are coloured, and a failure shows its traceback; a job that we stopped shows where in the task's
+own code that was. Elsewhere each logging record is one line, and the traceback of a job is where `manage.py gnlqueue
+dead` and the admin show it. That of any other error stands in its line, as it stands nowhere else.
 """
 
 from __future__ import annotations
@@ -10,14 +10,29 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
 from typing import TextIO
 
 from django.core.management.color import color_style
 
 LONGEST_PIECE = 4096  # characters; POSIX promises less, but this is what Linux and others write to a pipe as a whole
+
+
+#: What comes of a job that we stop by an interrupt, whose text says why. Our frames say nothing more.
+_STOPPED = {"blocked", "cancelled"}
+
+_OURS = str(Path(__file__).parents[1])
+
+
+def _where(raised: TracebackType | None) -> str:
+    """Return the lines of a traceback that are not of this package."""
+    frames = [frame for frame in traceback.extract_tb(raised) if not frame.filename.startswith(_OURS)]
+    return "".join(traceback.format_list(frames)).rstrip()
 
 
 class _Terminal(logging.Formatter):
@@ -27,6 +42,10 @@ class _Terminal(logging.Formatter):
         self._styles = {logging.WARNING: style.WARNING, logging.ERROR: style.ERROR, logging.CRITICAL: style.ERROR}
 
     def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and getattr(record, "outcome", "") in _STOPPED:
+            record = logging.makeLogRecord(
+                {**record.__dict__, "exc_info": None, "exc_text": _where(record.exc_info[2])}
+            )
         text = super().format(record)
         return self._styles.get(record.levelno, str)(text)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gnlqueue import payloads
+from gnlqueue.exceptions import PayloadError
 from gnlqueue.models import JobStatus
 from gnlqueue.worker import console
 from tests.app import tasks
@@ -76,9 +78,32 @@ def test_a_standard_error_that_a_task_has_closed_ends_no_worker(
     console.show_log()
     stream.close()
 
-    console.logger.error("alone")
+    logger.error("alone")
     with console.together():
-        console.logger.error("in a group")
+        logger.error("in a group")
+
+
+@pytest.mark.parametrize(("outcome", "shown"), [("blocked", False), ("cancelled", False), ("failed", True)])
+def test_a_job_that_was_stopped_shows_no_frames_of_ours_on_a_terminal(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, outcome: str, shown: bool
+) -> None:
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    console.show_log(stream)
+
+    def task() -> None:
+        payloads.encode(object(), "the result", limit=1)  # whatever raises in our code
+
+    try:
+        task()
+    except PayloadError as error:
+        logger.error("what it is", exc_info=error, extra={"job_id": 1, "outcome": outcome})
+
+    text = stream.getvalue()
+    assert "what it is" in text
+    assert "in task" in text
+    assert ("payloads.py" in text) == shown
 
 
 def test_the_hour_that_comes_twice_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
