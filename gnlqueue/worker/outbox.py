@@ -7,16 +7,20 @@ it goes on refusing outcomes, it is offered them without their results and the t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 
 from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.worker import outcomes
+from gnlqueue.worker.console import length
 from gnlqueue.worker.executor import Outcome
 from gnlqueue.worker.holdings import Holdings
+from gnlqueue.worker.losses import names
 from gnlqueue.worker.prefetch import Prefetch
 
 logger = logging.getLogger("gnlqueue.worker")
 
+SLOW = 5.0  # seconds to write outcomes, in which the loop does nothing else
 MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without such values (one may break the connection)
 
 
@@ -47,9 +51,17 @@ class Outbox:
             self._unwritten = [outcomes.without_values(outcome) for outcome in self._unwritten]
         written: list[Outcome] = []
         self._refusals += 1
+        began = time.monotonic()
         try:
             outcomes.write(self._unwritten, self._on_error, written.append)
             self._refusals = 0
+            if (took := time.monotonic() - began) >= SLOW:
+                logger.warning(
+                    "slow       %s to write what came of %s; nothing was claimed meanwhile. Had a long transaction "
+                    "their rows locked, or are receivers of signals slow?",
+                    length(took),
+                    names([outcome.claimed.id for outcome in written]),
+                )
         finally:
             self._prefetch.note([outcome.seconds for outcome in written if outcome.seconds])  # some never ran
             self._holdings.drop(outcome.claimed for outcome in written)

@@ -1,5 +1,6 @@
 """What came of a job is recorded, whatever the task returned or raised, and whatever the database makes of it."""
 
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +14,7 @@ from gnlqueue import queue
 from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import leaving, transitions
-from gnlqueue.worker import executor, outcomes
+from gnlqueue.worker import executor, outbox, outcomes
 from gnlqueue.worker.executor import Ending
 from tests.app import tasks
 from tests.worker.conftest import drain, on_sqlite, row, run
@@ -230,3 +231,16 @@ def test_time_to_the_next_attempt_is_counted_from_when_the_failure_was_written(
     outcomes.write([executor.Outcome(claimed, Ending.FAILED, error="no paper", after=20)])
 
     assert "next in 20.0 s: no paper" in caplog.text
+
+
+@on_sqlite
+@pytest.mark.parametrize(("at_most", "told"), [(0.0, True), (3600.0, False)])
+def test_a_loop_that_stood_still_while_it_wrote_says_so(
+    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at_most: float, told: bool
+) -> None:
+    """Such as for a row that somebody's long transaction has locked."""
+    monkeypatch.setattr(outbox, "SLOW", at_most)
+    job = tasks.nothing.enqueue()
+    drain()
+    said = rf"slow       .* to write what came of job {job.pk}; nothing was claimed meanwhile"
+    assert bool(re.search(said, caplog.text)) == told
