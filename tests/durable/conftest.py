@@ -182,7 +182,7 @@ def in_thread(alias: str) -> Iterator[Callable[..., Future[Any]]]:
 
 
 def in_pool(branches: list[Callable[[], Any]], workers: int = 4) -> list[Any]:
-    """Call the functions in threads; their results, or the first exception."""
+    """Call all the functions in threads; their results, or the first exception."""
 
     def closing(branch: Callable[[], Any]) -> Any:
         try:
@@ -191,7 +191,9 @@ def in_pool(branches: list[Callable[[], Any]], workers: int = 4) -> list[Any]:
             connections.close_all()
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(closing, branches))
+        # Not `map`: after an exception it cancels those that had not begun.
+        futures = [pool.submit(closing, branch) for branch in branches]
+    return [future.result() for future in futures]
 
 
 #: How `gathered` runs coroutines.
