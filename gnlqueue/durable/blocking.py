@@ -9,7 +9,7 @@ from gnlqueue import payloads
 from gnlqueue.conf import settings
 from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal, Wanted
 from gnlqueue.durable.keys import name_of
-from gnlqueue.durable.replay import Mismatch
+from gnlqueue.durable.replay import Mismatch, Replay
 from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import EntryStatus, StepNote
 
@@ -25,14 +25,18 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
     _for_mismatch(run, journal, mismatch.entry, text, _encoded(mismatch.got))
 
 
-def before_renaming(run: Run, journal: Journal, alike: list[Entry], new: Wanted) -> Entry | None:
-    """Return the entry that a new step was until it was renamed, of those that look like it; `None` where it is new.
+def before_renaming(
+    run: Run, journal: Journal, replay: Replay, new: Wanted, *, match_args: bool, main_flow: bool
+) -> Entry | None:
+    """Return the entry that a new step was until it was renamed, `None` where it is new.
 
-    Stops where nobody has said which it is. Where nobody knows whether the old one happened, that is the question;
-    where it is known not to have, and may be tried again, there is none.
+    Stops where one looks like it, and nobody has said which it is. Where nobody knows whether the old one happened,
+    that is the question; where it is known not to have, and may be tried again, there is none.
     """
-    for old in alike:
+    for old in replay.under_other_names(new, match_args=match_args):
         is_same = journal.verdicts.get((name_of(old.key), name_of(new.key)))
+        if is_same is None and not replay.looks_renamed(old, new, main_flow=main_flow):
+            continue
         if is_same is False or (old.status in {EntryStatus.FAILED, EntryStatus.RELEASED} and not old.sealed):
             continue
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
@@ -68,7 +72,7 @@ def unless_accepted(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]
     seen = journal.seen_to_repeat()
     asked: dict[int, tuple[Entry, str]] = {}
     for old, new in renamed:
-        if old.lease_token not in seen and (name_of(old.key), name_of(new)) not in journal.verdicts:
+        if old.lease_token not in seen and journal.verdicts.get((name_of(old.key), name_of(new))) is not False:
             asked.setdefault(old.id, (old, new))
     if not asked:
         return

@@ -152,7 +152,8 @@ def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
     It is the innermost one, and has given its context to the thread. The task may be on its way there, as it began the
     thread just before: this waits for a moment. A task that runs on does not await anything.
     """
-    awaited: Any = branch.task.get_coro() if branch.task is not None else None
+    task = branch.task
+    awaited: Any = task.get_coro() if task is not None else None
     for _ in range(_MOMENT):
         if not inspect.iscoroutine(awaited) or not awaited.cr_running:
             break

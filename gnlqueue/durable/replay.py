@@ -86,22 +86,31 @@ class Replay:
         entry.visited = True
         return entry
 
-    def before_its_renaming(self, wanted: Wanted, *, match_args: bool, main_flow: bool) -> list[Entry]:
-        """Return the entries, of one name or several, that a new step with a key may have been until it was renamed.
+    def under_other_names(self, wanted: Wanted, *, match_args: bool) -> list[Entry]:
+        """Return what a new step with a key may have been under another name: of the same key, kind and arguments.
 
-        They have the same key behind their name, and the same kind, function and arguments; the code has asked for no
-        step of their name in this attempt. Outside of the main flow the old one may yet be asked for, by another
-        branch: there a lambda, which has no name of its own, proves too little.
+        The code has not asked for them so far.
         """
-        if not is_keyed(wanted.key) or wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
+        if not is_keyed(wanted.key):
             return []
         return [
             entry
             for entry in self._by_own_key.get(own_key(wanted.key), ())
-            if (entry.kind, entry.function) == (wanted.kind, wanted.function)
+            if not entry.visited
+            and entry.kind == wanted.kind
             and (not match_args or entry.args_hash == wanted.args_hash)
-            and name_of(entry.key) not in self._asked
         ]
+
+    def looks_renamed(self, entry: Entry, wanted: Wanted, *, main_flow: bool) -> bool:
+        """Tell whether a new step seems to be this entry, of which it has the key, kind and arguments.
+
+        It has the same function, and the code has asked for no step of the old name in this attempt. Outside of the
+        main flow the old one may yet be asked for, by another branch: there a lambda, which has no name of its own,
+        proves too little.
+        """
+        if wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
+            return False
+        return entry.function == wanted.function and name_of(entry.key) not in self._asked
 
     def take(self, entry: Entry) -> None:
         """Have the step that was found to be new be this one, under another name."""

@@ -169,8 +169,9 @@ class Run(Steps):
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
             if entry is None and not self.is_shared:
-                alike = replay.before_its_renaming(wanted, match_args=options.match_args, main_flow=main_flow)
-                entry = blocking.before_renaming(self, journal, alike, wanted)
+                entry = blocking.before_renaming(
+                    self, journal, replay, wanted, match_args=options.match_args, main_flow=main_flow
+                )
                 if entry is not None:
                     replay.take(entry)
             self.failures.seal(caught)

@@ -117,6 +117,51 @@ def test_the_record_is_used_in_each_attempt_until_the_job_ends(play: Play, ledge
 
 
 @on_sqlite
+def test_the_record_is_used_also_once_the_function_has_another_name(play: Play, ledger: Ledger) -> None:
+    def bill(number: int) -> int:
+        ledger.add()
+        return number
+
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5)))
+    attempt(job)
+    now_do(crashing(paying("bill", 5)))
+    attempt(job)
+    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    attempt(job)
+    now_do(lambda context: context.using(key="5").step("bill", bill, 5))
+    assert attempt(job).result == 5
+    assert len(ledger) == 1
+
+
+@on_sqlite
+def test_the_record_is_used_also_after_a_step_that_kept_the_old_name(play: Play, ledger: Ledger) -> None:
+    """As in branches, of which another one may come first in the next attempt."""
+    paying = pay(ledger)
+    job = play(crashing(paying("charge", 5, 6)))
+    attempt(job)
+    now_do(lambda context: [*paying("bill", 5)(context), *paying("charge", 6)(context)])
+    attempt(job)
+    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    now_do(lambda context: [*paying("charge", 6)(context), *paying("bill", 5)(context)])
+    assert attempt(job).result == [6, 5]
+    assert len(ledger) == 2
+
+
+@on_sqlite
+def test_one_record_is_used_for_one_step(play: Play, ledger: Ledger) -> None:
+    paying = pay(ledger)
+    job = play(crashing(lambda context: [*paying("mail", 5)(context), *paying("mail shop", 5)(context)]))
+    attempt(job)
+    now_do(lambda context: [*paying("tell", 5)(context), *paying("tell shop", 5)(context)])
+    for asked in ("mail[5]", "mail shop[5]"):
+        assert f"looks like '{asked}'" in (attempt(job).last_error or "")
+        resolve(entry(job, asked), UseRecorded(), **BY)
+    assert attempt(job).result == [5, 5]
+    assert len(ledger) == 2
+
+
+@on_sqlite
 def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, ledger: Ledger) -> None:
     paying = pay(ledger)
     job = play(crashing(paying("charge", 5, 6)))
