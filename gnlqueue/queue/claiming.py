@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 
 from django.db import connections, transaction
+from django.db.models import Q
 
 from gnlqueue import dialects
 from gnlqueue.dialects import now as clock
@@ -126,9 +127,9 @@ def _promote(due: JobQuerySet, alias: str) -> int:
 def rescue(queue_names: Sequence[str], *, alias: str, now: datetime | None = None) -> list[LostAttempt]:
     """Take jobs whose lease has expired from their worker, and return them (at most 200 a queue).
 
-    Each goes back to the queue, or is dead or cancelled, as `crashes.end_lost_attempts` says. A row that is locked
-    is being written by its owner, and is left alone. So is one that was locked until now by somebody else, as its
-    worker, which lives, could not renew its lease: see `_of_the_living`.
+    Each goes back to the queue, or is dead or cancelled, as `crashes.end_lost_attempts` says. A row that is locked, by
+    its owner or by somebody else's transaction, is left alone. So is one that was locked until now, as its worker,
+    which lives, could not renew its lease: see `_of_the_living`.
     """
     expired = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
     one_queue = (expired.filter(queue_name=name).order_by("id") for name in queue_names)
@@ -144,25 +145,23 @@ def _rescue(
     expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], alias: str, now: datetime | None
 ) -> list[LostAttempt]:
     with transaction.atomic(using=alias):
-        rows = expired.exclude(pk__in=_of_the_living(expired, alias, now)).locked()[:AT_ONCE]
+        rows = expired.exclude(_of_the_living(alias, now)).locked()[:AT_ONCE]
         return crashes.end_lost_attempts(rows, expired, alias=alias, now=now, lost_by_worker=lost_by_worker)
 
 
-def _of_the_living(expired: JobQuerySet, alias: str, now: datetime | None) -> list[int]:
-    """Return the jobs among the first whose worker has beaten after their lease ran out, and not fallen silent since.
+def _of_the_living(alias: str, now: datetime | None) -> Q:
+    """Return which jobs have a worker that has beaten after their lease ran out, and not fallen silent since.
 
     A beat renews leases before it is noted, but waits for no row: this one was locked, for longer than a lease. The
     next beat renews it. Should none do so for an hour, the worker does not hold the job, whatever it says.
     """
-    rows = list(expired.values_list("pk", "worker_id", "lease_expires_at")[:AT_ONCE])
-    found = WorkerProcess.objects.using(alias).filter(worker_id__in={worker_id for _, worker_id, _ in rows})
     at = now or dialects.read_clock(alias)
-    living = {worker.worker_id: worker.heartbeat_at for worker in found if worker.is_live(at)}
-    return [
-        pk
-        for pk, worker_id, ended in rows
-        if worker_id in living and ended is not None and at - LOCKED_AT_MOST < ended < living[worker_id]
-    ]
+    kept = Q(pk__in=())  # none
+    for worker in WorkerProcess.objects.using(alias):
+        if worker.is_live(at):
+            locked = Q(lease_expires_at__gt=at - LOCKED_AT_MOST, lease_expires_at__lt=worker.heartbeat_at)
+            kept |= Q(worker_id=worker.worker_id) & locked
+    return kept
 
 
 def _any(rows: JobQuerySet) -> bool:

@@ -70,6 +70,18 @@ def test_a_job_that_was_locked_for_longer_than_a_lease_stays_with_its_worker_whi
     assert row(job)["status"] == JobStatus.DONE
 
 
+def test_the_jobs_of_the_living_are_left_however_many_they_are(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "AT_ONCE", 1)
+    for _ in range(3):
+        claimed()
+    queue.enqueue("demo", now=NOON)
+    dead = queue.claim(worker_id="w2", now=NOON)
+    beat_at(after(seconds=80), alias)
+    rescued = claiming.rescue(["default"], alias=alias, now=after(seconds=90))
+    assert dead is not None
+    assert [each.job_id for each in rescued] == [dead.id]
+
+
 @pytest.mark.parametrize(
     ("beat", "now"),
     [
