@@ -18,7 +18,7 @@ class GnlqueueConfig(AppConfig):
         from gnlqueue import checks, inline  # noqa: F401  importing registers the checks
 
         autodiscover_modules("tasks")
-        if django.VERSION >= (6, 0) and settings.TASKS != global_settings.TASKS:  # where none is of ours
+        if django.VERSION >= (6, 0) and settings.TASKS != global_settings.TASKS:  # the default has none of ours
             from gnlqueue import backends
 
             backends.install()

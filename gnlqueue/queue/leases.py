@@ -1,4 +1,4 @@
-"""Keeping leases alive. No renewal waits for a row: one that is locked is being written by its own holder."""
+"""Keeping leases alive. No renewal waits for a row: one that is locked is left for the next beat."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ dead` and the admin show it. That of any other error stands in its line, as it s
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 import traceback
@@ -26,7 +27,7 @@ LONGEST_PIECE = 4096  # characters; POSIX promises less, but this is what Linux 
 #: What comes of a job that we stop by an interrupt, whose text says why. Our frames say nothing more.
 _STOPPED = {"blocked", "cancelled"}
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def _where(raised: TracebackType | None) -> str:

@@ -37,7 +37,7 @@ def served_queues(queue_names: Sequence[str] | None) -> list[str]:
 def register(
     worker_id: str, queue_names: Sequence[str], concurrency: int, database: str, *, lease: float | None = None
 ) -> None:
-    """Show a worker to people; the row is theirs, and no decision is taken from it.
+    """Show a worker to people; and to a rescue, which leaves the jobs of one that lives.
 
     `lease` is the worker's, in seconds (default: the setting): how long it may be silent before people are told so.
     """

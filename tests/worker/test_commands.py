@@ -308,3 +308,16 @@ def test_database_that_does_not_answer(alias: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(queue, "stats", away)
     with pytest.raises(CommandError, match=r"migrated \(manage.py migrate\)\? It said: no such column: progress$"):
         gnlqueue("stats")
+
+
+@on_sqlite
+def test_the_hint_retries_only_what_was_listed(alias: str, capsys: Capture) -> None:
+    dead()
+    assert gnlqueue("dead", "--task", "tests.app.tasks.fail") == 0
+    assert "or retry --all-dead --task tests.app.tasks.fail." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many"])
+def test_a_limit_is_a_whole_number_of_at_least_one(limit: str) -> None:
+    with pytest.raises(CommandError, match="is not a whole number of at least 1"):
+        gnlqueue("dead", "--limit", limit)

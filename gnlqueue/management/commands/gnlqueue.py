@@ -46,7 +46,7 @@ class Command(BaseCommand):
         dead = self._subcommand(commands, "dead", "list dead-lettered jobs, newest first")
         dead.add_argument("--queue", help="of one queue only")
         dead.add_argument("--task", metavar="NAME", help="of one task only")
-        dead.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
+        dead.add_argument("--limit", type=_positive, default=20, help="how many (default: 20)")
         dead.add_argument("--json", action="store_true", help="as one JSON object a line")
         dead.add_argument(
             "--traceback-of", type=int, metavar="ID", help="show the traceback of this job's last attempt"
@@ -70,7 +70,7 @@ class Command(BaseCommand):
         prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
 
         blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, longest first")
-        blocked.add_argument("--limit", type=int, default=20, help="how many (default: 20)")
+        blocked.add_argument("--limit", type=_positive, default=20, help="how many (default: 20)")
         resolving = self._subcommand(commands, "resolve", "decide about a step in doubt, or about a mismatch")
         resolving.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
         answer = resolving.add_mutually_exclusive_group(required=True)
@@ -157,7 +157,8 @@ class Command(BaseCommand):
                     f"{indent(job.last_error or '', '    ')}"
                 )
         if not options["json"]:
-            again = "Again: manage.py gnlqueue retry ID, or retry --all-dead."
+            which = "".join(f" --{flag} {options[flag]}" for flag in ("queue", "task") if options[flag])
+            again = f"Again: manage.py gnlqueue retry ID, or retry --all-dead{which}."
             hint = f"{again} Why: manage.py gnlqueue dead --traceback-of ID."
             self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options)))
             self._say_if_more(jobs, options["limit"])
@@ -320,6 +321,12 @@ def _why(error: DatabaseError, alias: str | None) -> str:
         pass  # it is away, and says so itself
     text = str(error).strip()
     return f"The database did not answer as expected. Is it there, and migrated (manage.py migrate)? It said: {text}"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1.")
+    return int(text)
 
 
 def _days(text: str) -> timedelta:

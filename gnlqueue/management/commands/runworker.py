@@ -178,8 +178,9 @@ def tasks_of(queues: list[str], *, all_names: bool) -> str:
     ]
     if not names:
         served = {task.options.queue_name for name, task in registered().items() if not name.startswith("gnlqueue.")}
-        others = f", but for {', '.join(sorted(served))}" if served else ""
-        return f"none for these queues{others}: is the app with tasks.py in INSTALLED_APPS?"
+        if served:
+            return f"none for these queues; there are some for {', '.join(sorted(served))}"
+        return "none: is the app with tasks.py in INSTALLED_APPS?"
     return f"{len(names)}: {', '.join(names)}" if all_names or len(names) <= FEW_TASKS else str(len(names))
 
 
