@@ -39,10 +39,11 @@ from tests.durable.conftest import (
 
 Play = Callable[..., Job]
 Handler = Callable[[JobContext], Any]
+Paying = Callable[..., Handler]
 BY = {"by": "ada", "reason": "looked at the code"}
 
 
-def pay(ledger: Ledger, *, kind: str = "step") -> Callable[..., Handler]:
+def pay(ledger: Ledger, *, kind: str = "step") -> Paying:
     """Return what makes a handler: it does the same for each number, in a step of the name and with that key."""
 
     def charge(number: int) -> int:
@@ -55,6 +56,21 @@ def pay(ledger: Ledger, *, kind: str = "step") -> Callable[..., Handler]:
         ]
 
     return handler_of
+
+
+@pytest.fixture
+def paying(ledger: Ledger) -> Paying:
+    """What makes a handler that pays in a `step` for each number."""
+    return pay(ledger)
+
+
+def renamed(play: Play, paying: Paying, *numbers: int, to: str = "bill") -> Job:
+    """A job that did the step 'charge' for these numbers, and is blocked: the code has another name for it now."""
+    job = play(crashing(paying("charge", *numbers)))
+    attempt(job)
+    now_do(paying(to, *numbers))
+    assert attempt(job).blocked_reason == "mismatch"
+    return job
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,8 +90,7 @@ def test_a_renamed_step_does_not_run_before_somebody_has_answered(play: Play, le
 
 
 @on_sqlite
-def test_the_record_is_used_for_all_keys_of_the_name(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_the_record_is_used_for_all_keys_of_the_name(play: Play, ledger: Ledger, paying: Paying) -> None:
     job = play(crashing(paying("charge", *range(30))))
     attempt(job)
     now_do(paying("bill", *range(40)))
@@ -91,8 +106,9 @@ def test_the_record_is_used_for_all_keys_of_the_name(play: Play, ledger: Ledger)
 
 
 @on_sqlite
-def test_the_record_of_a_name_that_only_some_steps_lost_is_used_for_these(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_the_record_of_a_name_that_only_some_steps_lost_is_used_for_these(
+    play: Play, ledger: Ledger, paying: Paying
+) -> None:
     job = play(crashing(paying("charge", 5, 6)))
     attempt(job)
     now_do(lambda context: [*paying("bill", 5)(context), *paying("charge", 6)(context)])
@@ -103,8 +119,7 @@ def test_the_record_of_a_name_that_only_some_steps_lost_is_used_for_these(play: 
 
 
 @on_sqlite
-def test_the_record_is_used_in_each_attempt_until_the_job_ends(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_the_record_is_used_in_each_attempt_until_the_job_ends(play: Play, ledger: Ledger, paying: Paying) -> None:
     job = play(crashing(paying("charge", 5, 6)))
     attempt(job)
     now_do(crashing(paying("bill", 5)))
@@ -117,12 +132,11 @@ def test_the_record_is_used_in_each_attempt_until_the_job_ends(play: Play, ledge
 
 
 @on_sqlite
-def test_the_record_is_used_also_once_the_function_has_another_name(play: Play, ledger: Ledger) -> None:
+def test_the_record_is_used_also_once_the_function_has_another_name(play: Play, ledger: Ledger, paying: Paying) -> None:
     def bill(number: int) -> int:
         ledger.add()
         return number
 
-    paying = pay(ledger)
     job = play(crashing(paying("charge", 5)))
     attempt(job)
     now_do(crashing(paying("bill", 5)))
@@ -135,9 +149,10 @@ def test_the_record_is_used_also_once_the_function_has_another_name(play: Play, 
 
 
 @on_sqlite
-def test_the_record_is_used_also_after_a_step_that_kept_the_old_name(play: Play, ledger: Ledger) -> None:
+def test_the_record_is_used_also_after_a_step_that_kept_the_old_name(
+    play: Play, ledger: Ledger, paying: Paying
+) -> None:
     """As in branches, of which another one may come first in the next attempt."""
-    paying = pay(ledger)
     job = play(crashing(paying("charge", 5, 6)))
     attempt(job)
     now_do(lambda context: [*paying("bill", 5)(context), *paying("charge", 6)(context)])
@@ -149,8 +164,7 @@ def test_the_record_is_used_also_after_a_step_that_kept_the_old_name(play: Play,
 
 
 @on_sqlite
-def test_one_record_is_used_for_one_step(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_one_record_is_used_for_one_step(play: Play, ledger: Ledger, paying: Paying) -> None:
     job = play(crashing(lambda context: [*paying("mail", 5)(context), *paying("mail shop", 5)(context)]))
     attempt(job)
     now_do(lambda context: [*paying("tell", 5)(context), *paying("tell shop", 5)(context)])
@@ -162,20 +176,15 @@ def test_one_record_is_used_for_one_step(play: Play, ledger: Ledger) -> None:
 
 
 @on_sqlite
-def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
-    job = play(crashing(paying("charge", 5, 6)))
-    attempt(job)
-    now_do(paying("tell", 5, 6))
-    attempt(job)
+def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, paying: Paying) -> None:
+    job = renamed(play, paying, 5, 6, to="tell")
     resolve(entry(job, "charge[5]"), NotHappened(), **BY)
     assert attempt(job).status == JobStatus.DONE
     assert {each.key for each in entries(job)} == {"charge[5]", "charge[6]", "tell[5]", "tell[6]"}
 
 
 @on_sqlite
-def test_what_somebody_has_said_is_read_once(alias: str, play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_what_somebody_has_said_is_read_once(alias: str, play: Play, paying: Paying) -> None:
     job = play(crashing(paying("charge", *range(20))))
     attempt(job)
     now_do(paying("tell", *range(20)))
@@ -188,12 +197,8 @@ def test_what_somebody_has_said_is_read_once(alias: str, play: Play, ledger: Led
 
 
 @on_sqlite
-def test_code_that_was_put_right_goes_on_where_it_was(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
-    job = play(crashing(paying("charge", 5)))
-    attempt(job)
-    now_do(paying("bill", 5))
-    attempt(job)
+def test_code_that_was_put_right_goes_on_where_it_was(play: Play, ledger: Ledger, paying: Paying) -> None:
+    job = renamed(play, paying, 5)
     resolve(entry(job, "charge[5]"), GoOn(), **BY)
     # A worker that has the wrong code yet.
     assert attempt(job).blocked_reason == "mismatch"
@@ -204,12 +209,8 @@ def test_code_that_was_put_right_goes_on_where_it_was(play: Play, ledger: Ledger
 
 
 @on_sqlite
-def test_an_answer_that_does_not_fit_is_refused_with_those_that_do(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
-    job = play(crashing(paying("charge", 5)))
-    attempt(job)
-    now_do(paying("bill", 5))
-    attempt(job)
+def test_an_answer_that_does_not_fit_is_refused_with_those_that_do(play: Play, paying: Paying) -> None:
+    job = renamed(play, paying, 5)
     with pytest.raises(ValueError, match=r"GoOn\(\).* or UseRecorded\(\).* or NotHappened\(\).* or FailJob"):
         resolve(entry(job, "charge[5]"), Happened(5), **BY)
     resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
@@ -218,12 +219,8 @@ def test_an_answer_that_does_not_fit_is_refused_with_those_that_do(play: Play, l
 
 
 @on_sqlite
-def test_a_job_that_was_failed_asks_again_when_it_is_retried(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
-    job = play(crashing(paying("charge", 5)))
-    attempt(job)
-    now_do(paying("bill", 5))
-    attempt(job)
+def test_a_job_that_was_failed_asks_again_when_it_is_retried(play: Play, ledger: Ledger, paying: Paying) -> None:
+    job = renamed(play, paying, 5)
     resolve(entry(job, "charge[5]"), FailJob(), **BY)
     queue.retry(job)
     assert attempt(job).blocked_reason == "mismatch"
@@ -232,8 +229,9 @@ def test_a_job_that_was_failed_asks_again_when_it_is_retried(play: Play, ledger:
 
 @pytest.mark.parametrize("answer", [Happened(5), NotHappened()], ids=["it happened", "it did not"])
 @on_sqlite
-def test_a_step_that_was_renamed_in_doubt_asks_for_that_first(play: Play, ledger: Ledger, answer: Any) -> None:
-    paying = pay(ledger)
+def test_a_step_that_was_renamed_in_doubt_asks_for_that_first(
+    play: Play, ledger: Ledger, answer: Any, paying: Paying
+) -> None:
     job = play(paying("charge", 5))
     leave_started(job, "charge[5]", [[5], {}])
     # What `leave_started` does not know: the function.
@@ -282,8 +280,9 @@ def test_a_failure_that_stays_is_not_tried_again_under_another_name(play: Play, 
 
 @pytest.mark.parametrize("first", ["told apart", "not done"])
 @on_sqlite
-def test_all_steps_that_look_like_the_new_one_are_asked_about(play: Play, ledger: Ledger, first: str) -> None:
-    paying = pay(ledger)
+def test_all_steps_that_look_like_the_new_one_are_asked_about(
+    play: Play, ledger: Ledger, first: str, paying: Paying
+) -> None:
     job = play(crashing(lambda context: [paying("charge", 5)(context), paying("mail", 5)(context)]))
     attempt(job)
     now_do(paying("tell", 5))
@@ -325,8 +324,7 @@ def test_a_step_that_was_renamed_in_a_branch_does_not_run_either(
 
 
 @on_sqlite
-def test_to_go_on_after_other_arguments_lets_no_other_key_pass(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_to_go_on_after_other_arguments_lets_no_other_key_pass(play: Play, ledger: Ledger, paying: Paying) -> None:
     job = play(crashing(paying("charge", 5)))
     attempt(job)
     now_do(lambda context: context.using(key="5").step("charge", ledger.add, 6))
@@ -337,12 +335,10 @@ def test_to_go_on_after_other_arguments_lets_no_other_key_pass(play: Play, ledge
 
 
 @on_sqlite
-def test_what_was_told_apart_hides_no_other_step_when_the_handler_has_returned(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
-    job = play(crashing(paying("charge", 5)))
-    attempt(job)
-    now_do(paying("tell", 5))
-    attempt(job)
+def test_what_was_told_apart_hides_no_other_step_when_the_handler_has_returned(
+    play: Play, ledger: Ledger, paying: Paying
+) -> None:
+    job = renamed(play, paying, 5, to="tell")
     resolve(entry(job, "charge[5]"), NotHappened(), **BY)
     now_do(lambda context: [context.using(key="5").step("bill", ledger.add, 5), *paying("tell", 5)(context)])
     assert "it did 'bill[5]' instead" in (attempt(job).last_error or "")
@@ -383,10 +379,9 @@ def test_branches_that_share_a_key_may_begin_in_any_order(aplay: Play, beside: s
 
 @on_sqlite
 def test_another_step_with_the_same_key_is_no_renaming_while_the_old_name_is_asked_for(
-    play: Play, ledger: Ledger
+    play: Play, paying: Paying
 ) -> None:
     """A loop over what is still to pay, and one that tells everybody, with the same function."""
-    paying = pay(ledger)
     job = play(crashing(paying("charge", 5)))
     attempt(job)
     now_do(lambda context: [paying("charge", 6)(context), paying("tell", 5, 6)(context)])
@@ -394,8 +389,7 @@ def test_another_step_with_the_same_key_is_no_renaming_while_the_old_name_is_ask
 
 
 @on_sqlite
-def test_a_step_that_is_known_not_to_have_happened_may_get_another_name(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_a_step_that_is_known_not_to_have_happened_may_get_another_name(play: Play, paying: Paying) -> None:
     job = play(crashing(paying("charge", 5)))
     attempt(job)
     entries(job).update(status=EntryStatus.RELEASED)
@@ -404,8 +398,7 @@ def test_a_step_that_is_known_not_to_have_happened_may_get_another_name(play: Pl
 
 
 @on_sqlite
-def test_what_was_recorded_before_functions_were_is_asked_about_at_the_end(play: Play, ledger: Ledger) -> None:
-    paying = pay(ledger)
+def test_what_was_recorded_before_functions_were_is_asked_about_at_the_end(play: Play, paying: Paying) -> None:
     job = play(crashing(paying("charge", 5)))
     attempt(job)
     entries(job).update(function=None)
