@@ -26,7 +26,7 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
 
 
 def before_renaming(
-    run: Run, journal: Journal, replay: Replay, new: Wanted, *, match_args: bool, main_flow: bool
+    run: Run, journal: Journal, replay: Replay, new: Wanted, tried: Entry | None, *, match_args: bool, main_flow: bool
 ) -> Entry | None:
     """Return the entry that a new step was until it was renamed, `None` where it is new.
 
@@ -37,8 +37,10 @@ def before_renaming(
         is_same = journal.verdicts.get((name_of(old.key), name_of(new.key)))
         if is_same is None and not replay.looks_renamed(old, new, main_flow=main_flow):
             continue
-        if is_same is False or (old.status in {EntryStatus.FAILED, EntryStatus.RELEASED} and not old.sealed):
+        if is_same is False or old.not_happened:
             continue
+        if tried is not None and not is_same and old.lease_token <= tried.lease_token:
+            continue  # beside it, or before: only what came later can have been done in its place
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
             on_left_open(run, journal, old)
         if is_same:

@@ -102,6 +102,11 @@ class Entry:
         """Whether its failure stays: replay raises it again."""
         return self.status == EntryStatus.FAILED and bool((self.error or {}).get("sealed"))
 
+    @property
+    def not_happened(self) -> bool:
+        """Whether it is known not to have happened, and may be tried again."""
+        return self.status in {EntryStatus.FAILED, EntryStatus.RELEASED} and not self.sealed
+
 
 class Journal:
     """What a run has recorded, as it was when this attempt first asked, and the writes that change it."""

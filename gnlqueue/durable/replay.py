@@ -112,10 +112,11 @@ class Replay:
             return False
         return entry.function == wanted.function and name_of(entry.key) not in self._asked
 
-    def take(self, entry: Entry) -> None:
-        """Have the step that was found to be new be this one, under another name."""
+    def take(self, entry: Entry, wanted: Wanted) -> None:
+        """Have the step that was found to be new, or not to have happened, be this one, under another name."""
         entry.visited = True
-        self._new.pop()
+        if self._new and self._new[-1] is wanted:
+            self._new.pop()
 
     def left_open(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""

@@ -168,12 +168,13 @@ class Run(Steps):
                 entry = replay.find(wanted, match_args=options.match_args)
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
-            if entry is None and not self.is_shared:
-                entry = blocking.before_renaming(
-                    self, journal, replay, wanted, match_args=options.match_args, main_flow=main_flow
+            if (entry is None or entry.not_happened) and not self.is_shared:
+                same = blocking.before_renaming(
+                    self, journal, replay, wanted, entry, match_args=options.match_args, main_flow=main_flow
                 )
-                if entry is not None:
-                    replay.take(entry)
+                if same is not None:
+                    replay.take(same, wanted)
+                    entry = same
             self.failures.seal(caught)
         return Place(journal, wanted, entry)
 

@@ -175,6 +175,59 @@ def test_one_record_is_used_for_one_step(play: Play, ledger: Ledger, paying: Pay
     assert len(ledger) == 2
 
 
+@pytest.mark.parametrize("answer", [UseRecorded(), NotHappened()], ids=["the same", "another"])
+@on_sqlite
+def test_what_was_done_under_a_new_name_is_asked_about_before_the_old_one_is_tried_again(
+    play: Play, ledger: Ledger, answer: Any
+) -> None:
+    """The old name has a record, too: that it did not happen. A deploy was taken back."""
+    refused: list[None] = []
+
+    def charge(number: int) -> int:
+        if not refused:
+            refused.append(None)
+            raise tasks.Refused("no route")
+        ledger.add()
+        return number
+
+    def handler_of(name: str) -> Handler:
+        return lambda context: context.using(key="5", safe_errors=tasks.Refused).step(name, charge, 5)
+
+    job = play(handler_of("charge"))
+    attempt(job)
+    now_do(crashing(handler_of("bill")))
+    attempt(job)
+    now_do(handler_of("charge"))
+    assert "looks like 'bill[5]' under another name" in (attempt(job).last_error or "")
+    assert len(ledger) == 1
+    resolve(entry(job, "bill[5]"), answer, **BY)
+    assert attempt(job).result == 5
+    assert len(ledger) == (1 if answer == UseRecorded() else 2)
+
+
+@on_sqlite
+def test_a_step_that_failed_is_tried_again_beside_another_of_its_function_and_key(play: Play, ledger: Ledger) -> None:
+    refused: list[None] = []
+
+    def pay_(number: int) -> None:
+        ledger.add()
+        if not refused:
+            refused.append(None)
+            raise tasks.Refused("no route")
+
+    def handler(context: JobContext) -> None:
+        steps = context.using(key="5", safe_errors=tasks.Refused)
+        if refused:
+            steps.step("pay", pay_, 5)
+            return
+        steps.step("tell", ledger.add)
+        steps.step("pay", pay_, 5)
+
+    job = play(handler)
+    attempt(job)
+    assert attempt(job).status == JobStatus.DONE
+
+
 @on_sqlite
 def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, paying: Paying) -> None:
     job = renamed(play, paying, 5, 6, to="tell")
