@@ -75,7 +75,7 @@ _branch: ContextVar[Branch | None] = ContextVar("gnlqueue_branch", default=None)
 
 _in_given_context: weakref.WeakKeyDictionary[asyncio.Task[Any], Branch] = weakref.WeakKeyDictionary()
 
-_MOMENT = 50  # milliseconds, for a task to get from beginning a thread to awaiting it
+_MOMENT = 100  # milliseconds, for a task to get from beginning a thread to awaiting it
 
 _mark: ContextVar[object] = ContextVar("gnlqueue_mark")
 
@@ -150,12 +150,15 @@ def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
     """Return the coroutine by which a branch awaits this thread, as `to_thread` does; `None` where none is known to.
 
     It is the innermost one, and has given its context to the thread. The task may be on its way there, as it began the
-    thread just before: this waits for a moment. A task that runs on does not await anything.
+    thread just before, or not even be made, where it began eagerly: this waits for a moment. A task that runs on does
+    not await anything.
     """
-    task = branch.task
-    awaited: Any = task.get_coro() if task is not None else None
+    awaited: Any = None
     for _ in range(_MOMENT):
-        if not inspect.iscoroutine(awaited) or not awaited.cr_running:
+        task = branch.task
+        awaited = task.get_coro() if task is not None else None
+        is_running = inspect.iscoroutine(awaited) and awaited.cr_running
+        if branch.task_ref is not None and not is_running:
             break
         time.sleep(0.001)
     while inspect.iscoroutine(awaited) and inspect.iscoroutine(awaited.cr_await):

@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import Coroutine
 from contextvars import ContextVar, copy_context
 from typing import Any
+
+import pytest
 
 from gnlqueue.durable import lineage
 
@@ -65,6 +68,29 @@ def test_a_failure_in_a_thread_comes_to_the_task_that_awaits_it() -> None:
         assert lineage.has_seen(1)
         assert await asyncio.to_thread(lineage.has_seen, 1)
         assert await asyncio.create_task(see(1))
+
+    run(main())
+
+
+def test_a_thread_that_is_quicker_than_the_task_which_began_it_waits_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that begins eagerly is made only when its first stretch is over, and that has begun the thread."""
+
+    def here(branch: lineage.Branch) -> None:
+        made, branch.task_ref = branch.task_ref, None
+        sleep = time.sleep
+
+        def make(moment: float) -> None:
+            branch.task_ref = made
+            sleep(moment)
+
+        monkeypatch.setattr(lineage.time, "sleep", make)
+        lineage.note(1, None)
+
+    async def main() -> None:
+        branch = lineage._branch.get()
+        assert branch is not None
+        await asyncio.to_thread(here, branch)
+        assert lineage.has_seen(1)
 
     run(main())
 
