@@ -28,10 +28,11 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
 def before_renaming(
     run: Run, journal: Journal, replay: Replay, new: Wanted, tried: Entry | None, *, match_args: bool, main_flow: bool
 ) -> Entry | None:
-    """Return the entry that a new step was until it was renamed, `None` where it is new.
+    """Return the entry that a step which is about to begin was until it was renamed, `None` where there is none.
 
-    Stops where one looks like it, and nobody has said which it is. Where nobody knows whether the old one happened,
-    that is the question; where it is known not to have, and may be tried again, there is none.
+    `tried` is its own entry, where it has one that says that it did not happen. Stops where another one looks like it,
+    and nobody has said whether it is the same. Where nobody knows whether that one happened, this is the question;
+    where it is known not to have, and may be tried again, there is none.
     """
     for old in replay.under_other_names(new, match_args=match_args):
         is_same = journal.verdicts.get((name_of(old.key), name_of(new.key)))
@@ -46,7 +47,7 @@ def before_renaming(
         if is_same:
             return old
         text = (
-            f"The code of {run.run_id!r} asks for {new.key!r}, which is new, and so far for no step "
+            f"The code of {run.run_id!r} asks for {new.key!r}, which is not done, and so far for no step "
             f"{name_of(old.key)!r} any more. It looks like {old.key!r} under another name: that is {old.status}, with "
             f"the same function and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step, "
             "which has not happened: it runs (--not-happened). The answer counts for all keys of that name."

@@ -81,7 +81,7 @@ def test_a_renamed_step_does_not_run_before_somebody_has_answered(play: Play, le
     now_do(paying("bill", 5))
     blocked = attempt(job)
     assert (blocked.status, blocked.blocked_reason, blocked.attempts) == (JobStatus.BLOCKED, "mismatch", 1)
-    assert "asks for 'bill[5]', which is new" in (blocked.last_error or "")
+    assert "asks for 'bill[5]', which is not done" in (blocked.last_error or "")
     assert "looks like 'charge[5]' under another name" in (blocked.last_error or "")
     assert len(ledger) == 1
     resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
