@@ -26,6 +26,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable.effects import effect_key, identity_of_job
 from gnlqueue.durable.keys import is_renaming
 from gnlqueue.durable.resolving import mismatched_entry
+from gnlqueue.durable.verdicts import asked_instead
 from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote, WorkerProcess
 
 MOST_NOTES = 50
@@ -187,7 +188,7 @@ def case_of(entry_id: int, alias: str) -> Case | None:
     mismatch = None
     if job is not None and blocked and mismatched_entry(job) == entry:
         mismatch = next((note for note in reversed(notes) if note.kind == StepNote.Kind.MISMATCH), None)
-    got = json.loads(mismatch.value or "{}") if mismatch is not None else {}
+    got = asked_instead(mismatch.value) if mismatch is not None else {}
     return Case(entry, job, read_clock(alias), notes, token, worker_id, worker, mismatch, got)
 
 

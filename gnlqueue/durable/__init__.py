@@ -7,10 +7,11 @@ function.
 ============  =====================================================================================================
 module        its job
 ============  =====================================================================================================
+keys          how the key of a step is made, and what it says
+verdicts      what humans have said of steps that look like others under another name or key
 fences        who may write into a journal: the holder of the job's lease, or of the run lock
 entries       the journal: read once, written under the fence
 replay        whether the code asks for what the journal holds
-keys          how the key of a step is made, and what it says
 effects       the key that names a step's effect for ever
 options       what `context.using()` says about a step
 protocol      what a step asks of its driver: a generator, run by a thread or by an event loop

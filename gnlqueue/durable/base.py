@@ -138,7 +138,7 @@ class Step:
         """Keep evidence for whoever has to decide; what stops the run does so whether or not this can be stored."""
         by = f"token {self.run.fence.token}"
         try:
-            self.journal.note(cast(Entry, self.entry), StepNote.Kind.EVIDENCE, by, why, value)
+            self.journal.note(cast(Entry, self.entry).id, StepNote.Kind.EVIDENCE, by, why, value)
         except DatabaseError:
             logger.exception("Evidence on the step %r of %r is lost: %s %s", self.key, self.run.run_id, why, value)
 

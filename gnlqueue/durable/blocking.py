@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gnlqueue import payloads
 from gnlqueue.conf import settings
-from gnlqueue.durable.entries import NOTHING_INSTEAD, Entry, Journal, Wanted
+from gnlqueue.durable.entries import Entry, Journal, Wanted
 from gnlqueue.durable.keys import name_of
 from gnlqueue.durable.replay import Mismatch, Replay
+from gnlqueue.durable.verdicts import Repeated, left_out
 from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import EntryStatus, StepNote
 
@@ -22,7 +23,7 @@ MOST_NAMED = 20  # steps that one message names
 def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
     """Stop where the code asks for something else than was recorded at this place."""
     text = f"The code does not fit the journal of {run.run_id!r}: {mismatch}. {run.out_of_mismatch(mismatch.entry)}"
-    _for_mismatch(run, journal, mismatch.entry, text, _encoded(mismatch.got))
+    _for_mismatch(run, journal, mismatch.entry.id, text, _encoded(mismatch.got))
 
 
 def before_renaming(
@@ -33,10 +34,12 @@ def before_renaming(
     `tried` is its own entry, where it has one that says that it did not happen. Stops where another one looks like it,
     and nobody has said whether it is the same. Where nobody knows whether that one happened, this is the question;
     where it is known not to have, and may be tried again, there is none.
+
+    Raises `Mismatch` where somebody has said that it is the same, and it does not fit all the same.
     """
-    for old in replay.under_other_names(new, match_args=match_args):
-        is_same = journal.verdicts.get((name_of(old.key), name_of(new.key)))
-        if is_same is None and not replay.looks_renamed(old, new, main_flow=main_flow):
+    for old in replay.under_other_names(new):
+        is_same = journal.verdicts.is_same(old.key, new.key)
+        if is_same is None and not replay.looks_renamed(old, new, match_args=match_args, main_flow=main_flow):
             continue
         if is_same is False or old.not_happened:
             continue
@@ -45,6 +48,7 @@ def before_renaming(
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
             on_left_open(run, journal, old)
         if is_same:
+            replay.take(old, new, match_args=match_args)
             return old
         text = (
             f"The code of {run.run_id!r} asks for {new.key!r}, which is not done, and so far for no step "
@@ -52,7 +56,7 @@ def before_renaming(
             f"the same function and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step, "
             "which has not happened: it runs (--not-happened). The answer counts for all keys of that name."
         )
-        _for_mismatch(run, journal, old, text, _encoded(new))
+        _for_mismatch(run, journal, old.id, text, _encoded(new))
     return None
 
 
@@ -67,35 +71,34 @@ def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
     run.stop(JobBlocked(text, "in_doubt"))
 
 
-def unless_accepted(run: Run, journal: Journal, renamed: list[tuple[Entry, str]]) -> None:
+def unless_accepted(run: Run, journal: Journal, renamed: list[Repeated]) -> None:
     """Stop where the code has left out steps that were done, and seems to have repeated them under other keys.
 
-    Not for what a human has looked at: an earlier attempt that was blocked for this, or a step that is another one.
+    Not for what a human has looked at.
     """
-    seen = journal.seen_to_repeat()
-    asked: dict[int, tuple[Entry, str]] = {}
-    for old, new in renamed:
-        if old.lease_token not in seen and journal.verdicts.get((name_of(old.key), name_of(new))) is not False:
-            asked.setdefault(old.id, (old, new))
-    if not asked:
+    pairs = [pair for pair in renamed if not journal.verdicts.accept(pair)]
+    if not pairs:
         return
-    first, _ = next(iter(asked.values()))
-    named = ", ".join(f"{old.key!r} (it did {new!r} instead)" for old, new in islice(asked.values(), MOST_NAMED))
+    asked: dict[int, Repeated] = {}
+    for pair in pairs:
+        asked.setdefault(pair.id, pair)
+    first = pairs[0].id
+    named = ", ".join(f"{each.old!r} (it did {each.new!r} instead)" for each in islice(asked.values(), MOST_NAMED))
     more = f", and {len(asked) - MOST_NAMED} more" if len(asked) > MOST_NAMED else ""
     text = (
         f"The code of {run.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
         "name or key this has perhaps happened twice. Put the code right and go on, go on without, or fail the "
-        f"job: manage.py gnlqueue resolve {first.id}."
+        f"job: manage.py gnlqueue resolve {first}."
     )
-    _for_mismatch(run, journal, first, text, NOTHING_INSTEAD)
+    _for_mismatch(run, journal, first, text, left_out(pairs))
 
 
 def _encoded(wanted: Wanted) -> str:
     return payloads.encode(wanted._asdict(), "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
 
 
-def _for_mismatch(run: Run, journal: Journal, entry: Entry, text: str, got: str) -> NoReturn:
+def _for_mismatch(run: Run, journal: Journal, entry_id: int, text: str, asked: str) -> NoReturn:
     if (stops := run.fence.why_lost()) is not None:  # the run is somebody else's, and so is the question
         run.stop(stops)
-    journal.note(entry, StepNote.Kind.MISMATCH, f"token {run.fence.token}", text, got)
+    journal.note(entry_id, StepNote.Kind.MISMATCH, f"token {run.fence.token}", text, asked)
     run.stop(JobBlocked(text, "mismatch"))

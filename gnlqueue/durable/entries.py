@@ -6,7 +6,6 @@ the acknowledgement of a commit is lost, the entry is read again before anything
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable
@@ -20,24 +19,17 @@ from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
 from gnlqueue import dialects, payloads
-from gnlqueue.answers import NotHappened, UseRecorded
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.fences import Fence
-from gnlqueue.durable.keys import is_renaming, key_hash, name_of
+from gnlqueue.durable.keys import key_hash
+from gnlqueue.durable.verdicts import Verdicts
 from gnlqueue.exceptions import JobInterrupt, JobPreempted, PayloadError
 from gnlqueue.models import EntryStatus, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import retried
 
 LONGEST_NOTE = 20_000  # characters kept of evidence
-
-#: What a note of a mismatch has for a value where the code asks for nothing at that place.
-NOTHING_INSTEAD = "{}"
-
-
-#: Whether a new step is the one that was recorded under another name, by the answer that its note keeps.
-_VERDICTS = {repr(UseRecorded()): True, repr(NotHappened()): False}
 
 
 class ResultNotStored(PayloadError):
@@ -179,10 +171,10 @@ class Journal:
         for name, value in values.items():
             setattr(entry, name, value)
 
-    def note(self, entry: Entry, kind: StepNote.Kind, by: str, why: str, value: Any = None) -> None:
+    def note(self, entry_id: int, kind: StepNote.Kind, by: str, why: str, value: Any = None) -> None:
         """Append a note to an entry. Not fenced: a late worker's evidence is worth most when it holds nothing more."""
         note = StepNote(
-            entry_id=entry.id,
+            entry_id=entry_id,
             lease_token=self.fence.token,
             kind=kind,
             by=by[:200],
@@ -192,25 +184,11 @@ class Journal:
         )
         note.save(using=self.fence.database, force_insert=True)
 
-    def seen_to_repeat(self) -> set[int | None]:
-        """Return the tokens of the attempts that were blocked for what they repeated: somebody has looked at that."""
-        notes = StepNote.objects.using(self.fence.database).filter(
-            entry__run_id=self.run_id, kind=StepNote.Kind.MISMATCH, value=NOTHING_INSTEAD
-        )
-        return set(notes.values_list("lease_token", flat=True))
-
     @cached_property
-    def verdicts(self) -> dict[tuple[str, str], bool]:
-        """What humans said, before this attempt, of the old and the new name of a step: whether it is the same one."""
-        notes = StepNote.objects.using(self.fence.database).filter(entry__run_id=self.run_id)
-        asked: dict[str, str] = {}
-        verdicts = {}
-        for old, kind, value in notes.order_by("id").values_list("entry__key", "kind", "value"):
-            if kind == StepNote.Kind.MISMATCH:
-                asked[old] = json.loads(value or NOTHING_INSTEAD).get("key", "")
-            elif value in _VERDICTS and is_renaming(old, new := asked.get(old, "")):
-                verdicts[name_of(old), name_of(new)] = _VERDICTS[value]
-        return verdicts
+    def verdicts(self) -> Verdicts:
+        """What humans said before this attempt; read where a step looks like another one."""
+        notes = StepNote.objects.using(self.fence.database).filter(entry__run_id=self.run_id).order_by("id")
+        return Verdicts(notes.values_list("entry__key", "kind", "value", "lease_token"))
 
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from gnlqueue.durable.entries import Entry, Wanted
 from gnlqueue.durable.keys import is_keyed, keyed, name_of, own_key, repeated
+from gnlqueue.durable.verdicts import Repeated
 from gnlqueue.models import NOT_EFFECTS, EntryStatus
 
 
@@ -29,14 +31,16 @@ class Replay:
     """Finds the recorded entry for each step that the code asks for."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
-        self._keyed = {entry.key: entry for entry in recorded if is_keyed(entry.key)}
-        self._main = [entry for entry in recorded if not is_keyed(entry.key)]
+        self._recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
+        self._begun_by = {entry.key: entry.lease_token for entry in self._recorded}  # before this attempt
+        self._keyed = {entry.key: entry for entry in self._recorded if is_keyed(entry.key)}
+        self._main = [entry for entry in self._recorded if not is_keyed(entry.key)]
         self._next = 0
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
         self._new: list[Wanted] = []
         self._asked: set[str] = set()  # names
+        self._taken: dict[str, Wanted] = {}  # what asked for an entry under another name, by the entry's key
         self._by_own_key: dict[str, list[Entry]] = {}
         for entry in self._keyed.values():
             self._by_own_key.setdefault(own_key(entry.key), []).append(entry)
@@ -79,42 +83,41 @@ class Replay:
             return None
         if entry.key != key:
             raise Mismatch(entry, wanted, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
-        if entry.kind != wanted.kind:
-            raise Mismatch(entry, wanted, f"{key!r} was recorded as {entry.kind}, and the code asks for {wanted.kind}")
-        if match_args and entry.args_hash != wanted.args_hash:
-            raise Mismatch(entry, wanted, f"{key!r} was recorded with other arguments")
+        if (taken_by := self._taken.get(key)) is not None:
+            raise _asked_twice(entry, taken_by)
+        _compare(entry, wanted, match_args=match_args)
         entry.visited = True
         return entry
 
-    def under_other_names(self, wanted: Wanted, *, match_args: bool) -> list[Entry]:
-        """Return what a new step with a key may have been under another name: of the same key, kind and arguments.
-
-        The code has not asked for them so far.
-        """
+    def under_other_names(self, wanted: Wanted) -> list[Entry]:
+        """Return what was recorded with the caller's own key of a step, under other names."""
         if not is_keyed(wanted.key):
             return []
-        return [
-            entry
-            for entry in self._by_own_key.get(own_key(wanted.key), ())
-            if not entry.visited
-            and entry.kind == wanted.kind
-            and (not match_args or entry.args_hash == wanted.args_hash)
-        ]
+        return [entry for entry in self._by_own_key.get(own_key(wanted.key), ()) if entry.key != wanted.key]
 
-    def looks_renamed(self, entry: Entry, wanted: Wanted, *, main_flow: bool) -> bool:
-        """Tell whether a new step seems to be this entry, of which it has the key, kind and arguments.
+    def looks_renamed(self, entry: Entry, wanted: Wanted, *, match_args: bool, main_flow: bool) -> bool:
+        """Tell whether a new step seems to be this entry, of which it has the key.
 
-        It has the same function, and the code has asked for no step of the old name in this attempt. Outside of the
-        main flow the old one may yet be asked for, by another branch: there a lambda, which has no name of its own,
-        proves too little.
+        It has the same kind, arguments and function, and the code has asked neither for this entry in this attempt, nor
+        for any step of the old name. Outside of the main flow the old one may yet be asked for, by another branch:
+        there a lambda, which has no name of its own, proves too little.
         """
-        if wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
+        if entry.visited or wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
             return False
-        return entry.function == wanted.function and name_of(entry.key) not in self._asked
+        same = (entry.kind, entry.function) == (wanted.kind, wanted.function)
+        same_args = not match_args or entry.args_hash == wanted.args_hash
+        return same and same_args and name_of(entry.key) not in self._asked
 
-    def take(self, entry: Entry, wanted: Wanted) -> None:
-        """Have the step that was found to be new, or not to have happened, be this one, under another name."""
+    def take(self, entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
+        """Have the step that was found to be new, or not to have happened, be this one, under another name.
+
+        Raises `Mismatch` where its kind or its arguments are others, or the code asks for it by the old name too.
+        """
+        if entry.visited:
+            raise _asked_twice(entry, wanted)
+        _compare(entry, wanted, match_args=match_args)
         entry.visited = True
+        self._taken[entry.key] = wanted
         if self._new and self._new[-1] is wanted:
             self._new.pop()
 
@@ -123,35 +126,69 @@ class Replay:
         unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
         return [entry for entry in self._left_out() if entry.status in unknown]
 
-    def renamed(self) -> list[tuple[Entry, str]]:
-        """Return the steps that were done and left out, each with a new one that seems to repeat it, of every name.
+    def renamed(self, token: int) -> list[Repeated]:
+        """Return the steps that were done and left out, each with a later one that seems to repeat it, of every name.
 
-        A new step repeats an old one of the same name if it has the same arguments under another key, or if only one of
-        the two has a key. If the code asks for no step of the old name any more, a new one of the same kind with the
-        same key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
+        A later step repeats an old one of the same name if it has the same arguments under another key, or if only one
+        of the two has a key. If the code asks for no step of the old name any more, one of the same kind with the same
+        key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
+
+        Later is what this attempt did, of which this is the `token`, and what another one did after the attempt that
+        did the old step, and had not begun this one: its code asked for both.
         """
-        new: dict[tuple[Any, ...], dict[str, str]] = {}  # by trait and name
-        for each in self._new:
-            for trait in _traits(each.key, each.kind, each.args_hash, keyed=is_keyed(each.key)):
-                new.setdefault(trait, {})[name_of(each.key)] = each.key
+        done = [each for each in self._left_out() if each.status == EntryStatus.DONE and each.kind not in NOT_EFFECTS]
+        if not done:
+            return []
+        latest = self._latest(token)
         found = []
-        for entry in self._left_out():
-            if entry.status != EntryStatus.DONE or entry.kind in NOT_EFFECTS:
-                continue
+        for entry in done:
             traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key))
             if name_of(entry.key) in self._asked:
                 traits = [trait for trait in traits if trait[0] == "name"]
-            again = {key: None for trait in traits for key in new.get(trait, {}).values()}
-            found += [(entry, key) for key in again]
+            again = dict(each for trait in traits for each in latest.get(trait, {}).values())
+            found += [
+                Repeated(entry.id, entry.key, entry.lease_token, key, done_by)
+                for key, done_by in again.items()
+                if done_by > entry.lease_token and self._begun_by.get(key) != entry.lease_token
+            ]
         return found
 
+    def _latest(self, token: int) -> dict[tuple[Any, ...], dict[str, tuple[str, int]]]:
+        """Return what the code has asked for, by trait and name: the key that was done last, and by which attempt."""
+        asked: list[tuple[Entry | Wanted, int]] = [(each, each.lease_token) for each in self._recorded if each.visited]
+        asked.sort(key=itemgetter(1))
+        asked += [(each, token) for each in self._new]
+        latest: dict[tuple[Any, ...], dict[str, tuple[str, int]]] = {}
+        for each, done_by in asked:
+            for trait in _traits(each.key, each.kind, each.args_hash, keyed=is_keyed(each.key)):
+                latest.setdefault(trait, {})[name_of(each.key)] = each.key, done_by
+        return latest
+
     def _left_out(self) -> list[Entry]:
-        return [entry for entry in (*self._main, *self._keyed.values()) if not entry.visited]
+        return [entry for entry in self._recorded if not entry.visited]
 
     def _next_of_main_flow(self) -> Entry | None:
         while self._next < len(self._main) and self._main[self._next].visited:
             self._next += 1
         return self._main[self._next] if self._next < len(self._main) else None
+
+
+def _compare(entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
+    """Raise `Mismatch` where a step is recorded as of another kind, or with other arguments."""
+    key = repr(entry.key) if entry.key == wanted.key else f"{entry.key!r}, which is {wanted.key!r} now,"
+    if entry.kind != wanted.kind:
+        raise Mismatch(entry, wanted, f"{key} was recorded as {entry.kind}, and the code asks for {wanted.kind}")
+    if match_args and entry.args_hash != wanted.args_hash:
+        raise Mismatch(entry, wanted, f"{key} was recorded with other arguments")
+
+
+def _asked_twice(entry: Entry, wanted: Wanted) -> Mismatch:
+    """Return what there is to raise where the code asks for an entry by its own name and, in `wanted`, by another."""
+    return Mismatch(
+        entry,
+        wanted,
+        f"somebody has said that {wanted.key!r} is what was recorded as {entry.key!r}, and the code asks for both",
+    )
 
 
 def _traits(key: str, kind: str, args_hash: str | None, *, keyed: bool) -> list[tuple[Any, ...]]:

@@ -7,7 +7,6 @@ as it is after `FailJob`. Who, when and why are kept as a `StepNote`.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.db import connections, transaction
@@ -16,8 +15,9 @@ from django.db.models import F, Q, QuerySet
 from gnlqueue import dialects, payloads, signals
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.dialects import now as clock
-from gnlqueue.durable.entries import LONGEST_NOTE, NOTHING_INSTEAD, encode_result
+from gnlqueue.durable.entries import LONGEST_NOTE, encode_result
 from gnlqueue.durable.keys import is_renaming, key_hash
+from gnlqueue.durable.verdicts import asked_instead
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
@@ -161,7 +161,8 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
             f"The code no longer asks for the step {row.key!r}: go on without its result, or fail the job."
         )
     if is_renaming(row.key, got["key"]):
-        _change(row)  # the run takes it by the note, and each other one of that name that the code asks for
+        # The run takes it by the note, and each other one of that name that the code asks for.
+        _change(row, EntryStatus(row.status), kind=got["kind"], args_hash=got["args_hash"])
         return
     taken = RunJournalEntry.objects.using(alias).filter(key_hash=key_hash(row.run_id, got["key"])).exclude(pk=row.pk)
     if taken.exists():
@@ -172,7 +173,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
 def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:
     """Return what the code asked for instead of a step that does not fit it; nothing where it left it out."""
     note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
-    return json.loads(note.value or NOTHING_INSTEAD) if note is not None else {}
+    return asked_instead(note.value) if note is not None else {}
 
 
 def _looks_renamed(row: RunJournalEntry, job: Job | None) -> bool:

@@ -166,15 +166,13 @@ class Run(Steps):
             wanted = Wanted(key, kind, args_hash, function_name(function))
             try:
                 entry = replay.find(wanted, match_args=options.match_args)
+                if (entry is None or entry.not_happened) and not self.is_shared:
+                    renamed = blocking.before_renaming(
+                        self, journal, replay, wanted, entry, match_args=options.match_args, main_flow=main_flow
+                    )
+                    entry = renamed or entry
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
-            if (entry is None or entry.not_happened) and not self.is_shared:
-                same = blocking.before_renaming(
-                    self, journal, replay, wanted, entry, match_args=options.match_args, main_flow=main_flow
-                )
-                if same is not None:
-                    replay.take(same, wanted)
-                    entry = same
             self.failures.seal(caught)
         return Place(journal, wanted, entry)
 
@@ -246,7 +244,7 @@ class Run(Steps):
             blocking.on_left_open(self, journal, entry)
         if self.is_shared:
             return
-        if renamed := replay.renamed():
+        if renamed := replay.renamed(self.fence.token):
             blocking.unless_accepted(self, journal, renamed)
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -108,6 +108,38 @@ def crashing(handler: Callable[..., Any]) -> Callable[..., None]:
     return crash
 
 
+def pay(ledger: Ledger, *, kind: str = "step") -> Callable[..., Callable[[Any], Any]]:
+    """Return what makes a handler: it does the same for each number, in a step of the name and with that key."""
+
+    def charge(number: int) -> int:
+        ledger.add()
+        return number
+
+    def handler_of(name: str, *numbers: int) -> Callable[[Any], Any]:
+        return lambda context: [
+            getattr(context.using(key=str(number)), kind)(name, charge, number) for number in numbers
+        ]
+
+    return handler_of
+
+
+@pytest.fixture
+def paying(ledger: Ledger) -> Callable[..., Callable[[Any], Any]]:
+    """What makes a handler that pays in a `step` for each number."""
+    return pay(ledger)
+
+
+def renamed(
+    play: Callable[..., Job], paying: Callable[..., Callable[[Any], Any]], *numbers: int, to: str = "bill"
+) -> Job:
+    """A job that did the step 'charge' for these numbers, and is blocked: the code has another name for it now."""
+    job = play(crashing(paying("charge", *numbers)))
+    attempt(job)
+    now_do(paying(to, *numbers))
+    assert attempt(job).blocked_reason == "mismatch"
+    return job
+
+
 def claim(job: Any, worker_id: str = "w1") -> ClaimedJob:
     """Claim the job, due or not."""
     jobs().filter(pk=job.pk, status=JobStatus.SCHEDULED).update(run_at=PAST)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.durable.conftest import (
     entries,
     entry,
     give,
+    in_pool,
     jobs,
     leave_started,
     notes,
@@ -109,6 +111,35 @@ def test_a_step_that_got_a_key_or_lost_it_blocks_the_job_at_its_end(play: Play, 
     blocked = attempt(job)
     assert blocked.blocked_reason == "mismatch"
     assert said in (blocked.last_error or "")
+
+
+#: How an attempt ends before its handler has returned, so that nothing is looked for at its end.
+ENDED: dict[str, Callable[[Handler], Handler]] = {
+    "crash": crashing,
+    "sleep": lambda handler: lambda context: [handler(context), context.sleep("a while", 60)][0],
+}
+
+
+@pytest.mark.parametrize("ended", ENDED)
+@pytest.mark.parametrize("branches", [False, True], ids=["main flow", "branches"])
+def test_what_an_attempt_did_that_ended_early_is_found_by_a_later_one(play: Play, ended: str, branches: bool) -> None:
+    def steps(name: str) -> Handler:
+        def handler(context: JobContext) -> None:
+            calls = [partial(context.using(key=str(key)).step, name, named(name, str(key))) for key in (5, 6)]
+            in_pool(calls) if branches else [call() for call in calls]
+
+        return handler
+
+    job = play(crashing(steps("charge")), max_attempts=3)
+    attempt(job)
+    now_do(ENDED[ended](steps("bill")))
+    assert attempt(job).status == JobStatus.SCHEDULED
+    now_do(steps("bill"))
+    blocked = attempt(job)
+    assert blocked.blocked_reason == "mismatch"
+    assert "'charge[5]' (it did 'bill[5]' instead), 'charge[6]' (it did 'bill[6]'" in (blocked.last_error or "")
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    assert attempt(job).status == JobStatus.DONE
 
 
 @on_sqlite
@@ -211,13 +242,60 @@ LESS: dict[str, tuple[Handler, Handler]] = {
 
 
 @on_sqlite
+@pytest.mark.parametrize("crashes", [0, 1], ids=["", "after another crash"])
 @pytest.mark.parametrize("less", LESS)
-def test_code_may_ask_for_less_on_a_later_attempt(play: Play, less: str) -> None:
+def test_code_may_ask_for_less_on_a_later_attempt(play: Play, less: str, crashes: int) -> None:
     before, after = LESS[less]
-    job = play(crashing(before))
+    job = play(crashing(before), max_attempts=2 + crashes)
     attempt(job)
+    for _ in range(crashes):
+        now_do(crashing(after))
+        attempt(job)
     now_do(after)
     assert attempt(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_what_failed_beside_a_step_that_is_left_out_may_be_tried_again(play: Play) -> None:
+    """The attempt that did the one had begun the other: its code asked for both."""
+    refused: list[None] = []
+
+    def ship() -> None:
+        if not refused:
+            refused.append(None)
+            raise tasks.Refused("no route")
+
+    def handler(context: JobContext) -> None:
+        if not refused:  # not paid yet
+            keyed("charge[5]")(context)
+        context.using(key="5", safe_errors=tasks.Refused).step("ship", ship)
+
+    job = play(handler)
+    attempt(job)
+    assert attempt(job).status == JobStatus.DONE
+
+
+@on_sqlite
+def test_a_step_that_had_failed_is_asked_about_when_it_was_done_after_another_had_been_done_for_it(
+    play: Play,
+) -> None:
+    """A deploy that renamed it was taken back."""
+    refused: list[None] = []
+
+    def charge() -> None:
+        if not refused:
+            refused.append(None)
+            raise tasks.Refused("no route")
+
+    def handler(context: JobContext) -> None:
+        context.using(key="5", safe_errors=tasks.Refused).step("charge", charge)
+
+    job = play(handler, max_attempts=3)
+    attempt(job)
+    now_do(crashing(keyed("bill[5]")))
+    attempt(job)
+    now_do(handler)
+    assert "'bill[5]' (it did 'charge[5]' instead)" in (attempt(job).last_error or "")
 
 
 @pytest.mark.parametrize("handler", [keyed("bill[5]"), give("nothing to do")], ids=["another step", "none"])

@@ -6,11 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connections
-from django.test.utils import CaptureQueriesContext
 
 from gnlqueue import (
-    AlreadyResolved,
     FailJob,
     GoOn,
     Happened,
@@ -21,7 +18,6 @@ from gnlqueue import (
     queue,
     resolve,
 )
-from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.durable import tasks
 from tests.durable.conftest import (
@@ -35,42 +31,14 @@ from tests.durable.conftest import (
     leave_started,
     now_do,
     on_sqlite,
+    pay,
+    renamed,
 )
 
 Play = Callable[..., Job]
 Handler = Callable[[JobContext], Any]
 Paying = Callable[..., Handler]
 BY = {"by": "ada", "reason": "looked at the code"}
-
-
-def pay(ledger: Ledger, *, kind: str = "step") -> Paying:
-    """Return what makes a handler: it does the same for each number, in a step of the name and with that key."""
-
-    def charge(number: int) -> int:
-        ledger.add()
-        return number
-
-    def handler_of(name: str, *numbers: int) -> Handler:
-        return lambda context: [
-            getattr(context.using(key=str(number)), kind)(name, charge, number) for number in numbers
-        ]
-
-    return handler_of
-
-
-@pytest.fixture
-def paying(ledger: Ledger) -> Paying:
-    """What makes a handler that pays in a `step` for each number."""
-    return pay(ledger)
-
-
-def renamed(play: Play, paying: Paying, *numbers: int, to: str = "bill") -> Job:
-    """A job that did the step 'charge' for these numbers, and is blocked: the code has another name for it now."""
-    job = play(crashing(paying("charge", *numbers)))
-    attempt(job)
-    now_do(paying(to, *numbers))
-    assert attempt(job).blocked_reason == "mismatch"
-    return job
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,92 +55,6 @@ def test_a_renamed_step_does_not_run_before_somebody_has_answered(play: Play, le
     resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
     assert attempt(job).result == [5]
     assert len(ledger) == 1
-
-
-@on_sqlite
-def test_the_record_is_used_for_all_keys_of_the_name(play: Play, ledger: Ledger, paying: Paying) -> None:
-    job = play(crashing(paying("charge", *range(30))))
-    attempt(job)
-    now_do(paying("bill", *range(40)))
-    attempt(job)
-    (question,) = in_doubt()
-    resolve(question, UseRecorded(), **BY)
-    assert attempt(job).result == list(range(40))
-    assert len(ledger) == 40
-    assert {each.key for each in entries(job)} == {
-        *(f"charge[{number}]" for number in range(30)),
-        *(f"bill[{number}]" for number in range(30, 40)),
-    }
-
-
-@on_sqlite
-def test_the_record_of_a_name_that_only_some_steps_lost_is_used_for_these(
-    play: Play, ledger: Ledger, paying: Paying
-) -> None:
-    job = play(crashing(paying("charge", 5, 6)))
-    attempt(job)
-    now_do(lambda context: [*paying("bill", 5)(context), *paying("charge", 6)(context)])
-    attempt(job)
-    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
-    assert attempt(job).result == [5, 6]
-    assert len(ledger) == 2
-
-
-@on_sqlite
-def test_the_record_is_used_in_each_attempt_until_the_job_ends(play: Play, ledger: Ledger, paying: Paying) -> None:
-    job = play(crashing(paying("charge", 5, 6)))
-    attempt(job)
-    now_do(crashing(paying("bill", 5)))
-    attempt(job)
-    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
-    attempt(job)
-    now_do(paying("bill", 5, 6))
-    assert attempt(job).result == [5, 6]
-    assert len(ledger) == 2
-
-
-@on_sqlite
-def test_the_record_is_used_also_once_the_function_has_another_name(play: Play, ledger: Ledger, paying: Paying) -> None:
-    def bill(number: int) -> int:
-        ledger.add()
-        return number
-
-    job = play(crashing(paying("charge", 5)))
-    attempt(job)
-    now_do(crashing(paying("bill", 5)))
-    attempt(job)
-    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
-    attempt(job)
-    now_do(lambda context: context.using(key="5").step("bill", bill, 5))
-    assert attempt(job).result == 5
-    assert len(ledger) == 1
-
-
-@on_sqlite
-def test_the_record_is_used_also_after_a_step_that_kept_the_old_name(
-    play: Play, ledger: Ledger, paying: Paying
-) -> None:
-    """As in branches, of which another one may come first in the next attempt."""
-    job = play(crashing(paying("charge", 5, 6)))
-    attempt(job)
-    now_do(lambda context: [*paying("bill", 5)(context), *paying("charge", 6)(context)])
-    attempt(job)
-    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
-    now_do(lambda context: [*paying("charge", 6)(context), *paying("bill", 5)(context)])
-    assert attempt(job).result == [6, 5]
-    assert len(ledger) == 2
-
-
-@on_sqlite
-def test_one_record_is_used_for_one_step(play: Play, ledger: Ledger, paying: Paying) -> None:
-    job = play(crashing(lambda context: [*paying("mail", 5)(context), *paying("mail shop", 5)(context)]))
-    attempt(job)
-    now_do(lambda context: [*paying("tell", 5)(context), *paying("tell shop", 5)(context)])
-    for asked in ("mail[5]", "mail shop[5]"):
-        assert f"looks like '{asked}'" in (attempt(job).last_error or "")
-        resolve(entry(job, asked), UseRecorded(), **BY)
-    assert attempt(job).result == [5, 5]
-    assert len(ledger) == 2
 
 
 @pytest.mark.parametrize("answer", [UseRecorded(), NotHappened()], ids=["the same", "another"])
@@ -229,27 +111,6 @@ def test_a_step_that_failed_is_tried_again_beside_another_of_its_function_and_ke
 
 
 @on_sqlite
-def test_what_is_another_step_runs_once_somebody_has_said_so(play: Play, paying: Paying) -> None:
-    job = renamed(play, paying, 5, 6, to="tell")
-    resolve(entry(job, "charge[5]"), NotHappened(), **BY)
-    assert attempt(job).status == JobStatus.DONE
-    assert {each.key for each in entries(job)} == {"charge[5]", "charge[6]", "tell[5]", "tell[6]"}
-
-
-@on_sqlite
-def test_what_somebody_has_said_is_read_once(alias: str, play: Play, paying: Paying) -> None:
-    job = play(crashing(paying("charge", *range(20))))
-    attempt(job)
-    now_do(paying("tell", *range(20)))
-    attempt(job)
-    resolve(entry(job, "charge[0]"), NotHappened(), **BY)
-    with CaptureQueriesContext(connections[alias]) as queries:
-        assert attempt(job).status == JobStatus.DONE
-    reads = [each["sql"] for each in queries if each["sql"].startswith("SELECT") and "stepnote" in each["sql"]]
-    assert len(reads) == 2, reads  # before the steps, and what was seen to repeat, at the end
-
-
-@on_sqlite
 def test_code_that_was_put_right_goes_on_where_it_was(play: Play, ledger: Ledger, paying: Paying) -> None:
     job = renamed(play, paying, 5)
     resolve(entry(job, "charge[5]"), GoOn(), **BY)
@@ -259,16 +120,6 @@ def test_code_that_was_put_right_goes_on_where_it_was(play: Play, ledger: Ledger
     now_do(paying("charge", 5, 6))
     assert attempt(job).result == [5, 6]
     assert len(ledger) == 2
-
-
-@on_sqlite
-def test_an_answer_that_does_not_fit_is_refused_with_those_that_do(play: Play, paying: Paying) -> None:
-    job = renamed(play, paying, 5)
-    with pytest.raises(ValueError, match=r"GoOn\(\).* or UseRecorded\(\).* or NotHappened\(\).* or FailJob"):
-        resolve(entry(job, "charge[5]"), Happened(5), **BY)
-    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
-    with pytest.raises(AlreadyResolved, match=r"resolved by ada .*UseRecorded\(\)"):
-        resolve(entry(job, "charge[5]"), NotHappened(), **BY)
 
 
 @on_sqlite
@@ -288,7 +139,7 @@ def test_a_step_that_was_renamed_in_doubt_asks_for_that_first(
     job = play(paying("charge", 5))
     leave_started(job, "charge[5]", [[5], {}])
     # What `leave_started` does not know: the function.
-    entries(job).update(function=f"{__name__}.pay.<locals>.charge")
+    entries(job).update(function="tests.durable.conftest.pay.<locals>.charge")
     now_do(paying("bill", 5))
     assert attempt(job).blocked_reason == "in_doubt"
     assert len(ledger) == 0
