@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db.models import Count, Q
 
 from gnlqueue.dialects import now as clock
-from gnlqueue.models import Job, JobStatus
+from gnlqueue.models import Job, JobQuerySet, JobStatus
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue.transactions import alias_of
 
@@ -50,9 +50,14 @@ def dead(
 
     Raises `InvalidTask` for an invalid queue name.
     """
+    return list(dead_letters(queue_name, task_name, using=using)[:limit])
+
+
+def dead_letters(queue_name: str | None, task_name: str | None, *, using: str | None) -> JobQuerySet:
+    """Return what `dead` returns, all of it and not read yet."""
     jobs = Job.objects.using(alias_of(using)).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
     if queue_name is not None:
         jobs = jobs.filter(queue_name=check_queue_name(queue_name))
     if task_name is not None:
         jobs = jobs.filter(task_name=task_name)
-    return list(jobs.order_by("-finished_at", "-id")[:limit])
+    return jobs.order_by("-finished_at", "-id")

@@ -25,7 +25,17 @@ from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
-from gnlqueue.models import Job, JobAttempt, JobStatus, QueueState, RunJournalEntry, StepNote, WorkerProcess
+from gnlqueue.models import (
+    Job,
+    JobAttempt,
+    JobQuerySet,
+    JobStatus,
+    QueueState,
+    RunJournalEntry,
+    StepNote,
+    WorkerProcess,
+)
+from gnlqueue.queue.reading import dead_letters
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import MASK, masked_text, redacted
 from gnlqueue.registry import registered
@@ -146,7 +156,7 @@ class Command(BaseCommand):
         if options["traceback_of"] is not None:
             self._traceback(queue.get(options["traceback_of"], using=options["database"]))
             return
-        jobs = self._dead_jobs(options, options["limit"] + 1)
+        jobs = list(self._dead_letters(options)[: options["limit"] + 1])
         for job in jobs[: options["limit"]]:
             if options["json"]:
                 self.stdout.write(json.dumps(self._as_json(job)))
@@ -163,8 +173,8 @@ class Command(BaseCommand):
             self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options)))
             self._say_if_more(jobs, options["limit"])
 
-    def _dead_jobs(self, options: dict[str, Any], limit: int) -> list[Job]:
-        return queue.dead(options["queue"], limit, task_name=options["task"], using=options["database"])
+    def _dead_letters(self, options: dict[str, Any]) -> JobQuerySet:
+        return dead_letters(options["queue"], options["task"], using=options["database"])
 
     def _say_if_more(self, found: Sequence[object], limit: int) -> None:
         if len(found) > limit:
@@ -187,7 +197,7 @@ class Command(BaseCommand):
             if ids and options[flag]:
                 raise CommandError(f"--{flag} goes with --all-dead: a job is named by its id alone.")
         if options["all_dead"]:
-            ids = [job.pk for job in self._dead_jobs(options, sys.maxsize)]
+            ids = list(self._dead_letters(options).values_list("pk", flat=True))  # not what they failed with, too
             if not ids:
                 self.stdout.write(self.style.SUCCESS(_no_dead_jobs(options)))
         return self._each(ids, queue.retry, "ready again", options)
