@@ -38,7 +38,7 @@ class Backoff:
         if not (isinstance(factor, int | float) and factor >= 1 and math.isfinite(factor)):
             raise InvalidTask(f"Backoff(factor=) must be a number of at least 1, not {factor!r}.")
         if not (isinstance(jitter, int | float) and 0 <= jitter <= 1):
-            raise InvalidTask(f"Backoff(jitter=) is a share between 0 and 1, not {jitter!r}.")
+            raise InvalidTask(f"Backoff(jitter=) must be a number between 0 and 1, not {jitter!r}.")
         for name, value in {**values, "factor": factor, "jitter": jitter}.items():
             object.__setattr__(self, name, value)
 

@@ -5,23 +5,24 @@ key                         default meaning
 =========================== ======= ========================================================================
 DATABASE                    None    alias of the queue's database; None asks the router (`db_for_write(Job)`)
 LISTEN_DATABASE             None    alias of a direct connection for LISTEN, past PgBouncer; None: the queue's
-MAX_PAYLOAD_BYTES           1 MiB   largest arguments or result, as JSON
-MAX_ATTEMPTS                5       attempts of a task that does not say
+MAX_PAYLOAD_BYTES           1 MiB   the largest arguments, or result, of a job as JSON
+MAX_ATTEMPTS                5       attempts of a task that does not set its own
 LEASE_SECONDS               60      how long a worker owns a job without a heartbeat
 SHUTDOWN_TIMEOUT_SECONDS    25      how long running jobs may go on after SIGTERM
-UNKNOWN_TASK_GRACE_SECONDS  3600    how long a job of a task that no worker knows is kept trying
+UNKNOWN_TASK_GRACE_SECONDS  3600    how long to keep trying a job whose task no worker knows
 RETENTION_SECONDS           None    age at which workers prune done and cancelled jobs; None keeps them
-STRICT_TRANSACTIONS         False   enqueueing outside the transaction that is open on another alias is an error
+STRICT_TRANSACTIONS         False   enqueueing while a transaction is open only on another alias raises
 INLINE                      False   run each job at once in the process that enqueues it (development, tests)
 REDACT                      ()      names of arguments whose values commands and the admin hide, or a function
 =========================== ======= ========================================================================
 
-The function, or its dotted path, is called with each name, keys inside a value included: `def hide(name: str) -> bool`.
-If it raises, the value is hidden, and that is logged once. A result or evidence that is not JSON, or was cut, has no
-names to ask about: with a list it is hidden if one of the names occurs in it, with a function always.
+The function, or the one that a dotted path names, is called with each name, including keys inside a value:
+`def hide(name: str) -> bool`. If it raises, the value is hidden, and that is logged once. A result or evidence that is
+not JSON, or was cut, has no names to ask about: with a list it is hidden if one of the names occurs in it, with a
+function always.
 
-Texts of errors and tracebacks are not redacted: keep secrets out of exceptions. In the admin, without the permission
-`view_job_payload` only the class of an exception is shown.
+The texts of errors and tracebacks are not redacted: keep secrets out of exceptions. In the admin, somebody without the
+permission `view_job_payload` sees only an exception's class.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def settings() -> Settings:
     for key in given:
         if key not in known:
             hint = suggestion(str(key).upper(), known)
-            raise ImproperlyConfigured(f"GNLQUEUE has no setting {key!r}{hint}. Known are: {', '.join(known)}.")
+            raise ImproperlyConfigured(f"GNLQUEUE has no setting {key!r}{hint}. The settings are: {', '.join(known)}.")
     return Settings(**given)
 
 

@@ -93,9 +93,8 @@ class Outage:
             self._began = self._say_at = now
         if now >= self._say_at:
             self._say_at = now + SAY_AGAIN
-            since = f" since {now - self._began:.0f} s" if self._tries else ""
-            text = "The database %r cannot be reached%s; trying until it can: %s"
-            logger.log(self._level, text, self._alias, since, str(error).strip())
+            state = f"has been unreachable for {now - self._began:.0f} s" if self._tries else "cannot be reached"
+            logger.log(self._level, "The database %r %s; retrying: %s", self._alias, state, str(error).strip())
         self._tries += 1
         return float(min(0.05 * 2 ** min(self._tries, 10), self._longest) * random.uniform(0.5, 1))
 

@@ -15,7 +15,7 @@ def seconds(length: timedelta | float, what: str = "a length of time") -> float:
     """
     value = length.total_seconds() if isinstance(length, timedelta) else length
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{what} is a timedelta or a number of seconds, not {length!r}.")
+        raise ValueError(f"{what} must be a timedelta or a number of seconds, not {length!r}.")
     if not 0 <= value <= LONGEST.total_seconds():  # also refuses NaN, which compares false
         raise ValueError(f"{what} must lie between 0 seconds and a hundred years, not {length!r}.")
     return float(value)

@@ -46,7 +46,7 @@ def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
     """
     classes = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-        raise ValueError(f"{name} is a tuple of exception classes, not {value!r}.")
+        raise ValueError(f"{name} must be a tuple of exception classes, not {value!r}.")
     return classes
 
 
@@ -79,7 +79,7 @@ class Options:
         if self.max_attempts is not None and not _is_one_of(ATTEMPTS, self.max_attempts):
             raise InvalidTask(f"max_attempts must be an integer from 1 to 1000, not {self.max_attempts!r}.")
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
-            raise InvalidTask(f"backoff is a gnlqueue.Backoff, not {self.backoff!r}.")
+            raise InvalidTask(f"backoff must be a gnlqueue.Backoff, not {self.backoff!r}.")
         try:
             self._normalise()
             self._check_call()
@@ -104,10 +104,10 @@ class Options:
         elif isinstance(after, datetime) and after.utcoffset() is None:
             raise InvalidTask(f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
         elif after is not None and not isinstance(after, datetime):
-            raise InvalidTask(f"run_after is an aware datetime or a timedelta from now, not {after!r}.")
+            raise InvalidTask(f"run_after must be an aware datetime or a timedelta from now, not {after!r}.")
         if self.database is not None and self.database not in django_settings.DATABASES:
             hint = suggestion(str(self.database), django_settings.DATABASES)
-            raise InvalidTask(f"database is an alias of DATABASES, not {self.database!r}{hint}.")
+            raise InvalidTask(f"database must be an alias of DATABASES, not {self.database!r}{hint}.")
         key = self.idempotency_key
         if key is not None and (
             not isinstance(key, str) or not 1 <= len(key) <= LONGEST_NAME or key != scrub(key, LONGEST_NAME)

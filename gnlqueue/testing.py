@@ -93,7 +93,7 @@ def _synchronous(name: str) -> Iterator[None]:
     except SynchronousOnlyOperation:
         raise SynchronousOnlyOperation(
             f"{name}() was called in an asynchronous test, which may not wait for the database: write "
-            f"`await sync_to_async({name})()`, with its arguments in the last brackets."
+            f"`await sync_to_async({name})()`, with its arguments in the last parentheses."
         ) from None
 
 

@@ -27,7 +27,7 @@ def test_what_is_set_is_in_force(settings: Any) -> None:
     [
         ({"LEASE_SECOND": 30}, r"no setting 'LEASE_SECOND' \(did you mean \"LEASE_SECONDS\"\?\)"),
         ({"lease_seconds": 30}, r'did you mean "LEASE_SECONDS"'),
-        ({"COLOUR": 1}, "Known are: DATABASE, LISTEN_DATABASE, MAX_PAYLOAD_BYTES"),
+        ({"COLOUR": 1}, "The settings are: DATABASE, LISTEN_DATABASE, MAX_PAYLOAD_BYTES"),
         ([], r"should be a dict, not \[\]"),
         ({"DATABASE": "defualt"}, r"'DATABASE'\] is 'defualt', but should be an alias.*did you mean \"default\""),
         ({"LISTEN_DATABASE": "nowhere"}, "should be an alias of DATABASES"),

@@ -75,9 +75,9 @@ def test_an_outage_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch, caplog
     outage.pause(OSError("refused"))
 
     assert caplog.messages == [
-        "The database 'billing' cannot be reached; trying until it can: no route",
-        "The database 'billing' cannot be reached since 61 s; trying until it can: no route",
-        "The database 'billing' cannot be reached since 122 s; trying until it can: no route",
+        "The database 'billing' cannot be reached; retrying: no route",
+        "The database 'billing' has been unreachable for 61 s; retrying: no route",
+        "The database 'billing' has been unreachable for 122 s; retrying: no route",
         "The database 'billing' is back after 121.5 s.",
-        "The database 'billing' cannot be reached; trying until it can: refused",
+        "The database 'billing' cannot be reached; retrying: refused",
     ]

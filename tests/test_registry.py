@@ -140,11 +140,11 @@ def local() -> Any:
         (add, {"max_attempts": 0}, "from 1 to 1000"),
         (add, {"max_attempts": 1001}, "from 1 to 1000"),
         (add, {"max_attempts": True}, "from 1 to 1000"),
-        (add, {"backoff": 5}, "backoff is a gnlqueue.Backoff"),
+        (add, {"backoff": 5}, "backoff must be a gnlqueue.Backoff"),
         (add, {"timeout": -1}, "timeout must lie between"),
         (add, {"timeout": 0}, "timeout must be more than 0"),
-        (add, {"retry_for": (1,)}, "retry_for is a tuple of exception classes"),
-        (add, {"retry_for": "OSError"}, "retry_for is a tuple of exception classes, not 'OSError'"),
+        (add, {"retry_for": (1,)}, "retry_for must be a tuple of exception classes"),
+        (add, {"retry_for": "OSError"}, "retry_for must be a tuple of exception classes, not 'OSError'"),
         (add, {"countdown": 5}, r"There is no option 'countdown': use .using\(run_after=…\)"),
         (
             add,
@@ -157,7 +157,7 @@ def local() -> Any:
             r"There is no option 'max_retries': use max_attempts=…, where the first one counts too",
         ),
         (add, {"time_limit": 3}, r"There is no option 'time_limit': use timeout="),
-        (add, {"give_up_on": [int]}, "give_up_on is a tuple of exception classes"),
+        (add, {"give_up_on": [int]}, "give_up_on must be a tuple of exception classes"),
         (add, {"queue_name": "Emails"}, "'Emails' is not a queue name"),
     ],
 )

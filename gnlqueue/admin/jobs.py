@@ -123,6 +123,6 @@ class JobAdmin(JobList):
         return payload.download(request, object_id)
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        text = _("There is no job %(id)s: it never was, or it has been pruned.") % {"id": object_id}
+        text = _("There is no job %(id)s: it never existed, or it has been pruned.") % {"id": object_id}
         self.message_user(request, text, "WARNING")
         return HttpResponseRedirect(url(request, "gnlqueue_job_changelist"))

@@ -154,7 +154,9 @@ class GnlqueueBackend(BaseTaskBackend):
         for name in self.options:
             if name not in OPTIONS:
                 hint = suggestion(str(name), OPTIONS)
-                raise InvalidTaskBackend(f"{where} has no option {name!r}{hint}. Known are: {', '.join(OPTIONS)}.")
+                raise InvalidTaskBackend(
+                    f"{where} has no option {name!r}{hint}. The options are: {', '.join(OPTIONS)}."
+                )
         database: str | None = self.options.get("database")
         if database is not None and database not in django_settings.DATABASES:
             hint = suggestion(str(database), django_settings.DATABASES)

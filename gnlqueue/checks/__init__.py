@@ -1,23 +1,23 @@
 """System checks: they find what keeps the queue from keeping its promise, and say what to write instead.
 
-`manage.py check` looks at the settings and touches no database; with `--deploy` it finds what is for development only.
-`manage.py check --database <alias>` and `migrate` also ask the queue's database, and only that one. `--tag gnlqueue`
-leaves out everybody else's checks. What is so on purpose goes into `SILENCED_SYSTEM_CHECKS`.
+`manage.py check` looks at the settings and touches no database; with `--deploy` it also finds what is for development
+only. `manage.py check --database <alias>` and `migrate` also query the queue's database, and only that one. `--tag
+gnlqueue` leaves out everybody else's checks. What is intended goes into `SILENCED_SYSTEM_CHECKS`.
 
 Missing tables are left to `migrate --check`, because `migrate` runs these checks before it creates them.
 
 ============= ======== =====================================================================================
-id            asks     finds
+id            looks at finds
 ============= ======== =====================================================================================
 gnlqueue.E001 settings a key of `GNLQUEUE` that does not exist, or a value of the wrong kind
 gnlqueue.E002 settings `USE_TZ` is off
-gnlqueue.E003 settings the queue's database is of a kind that the queue does not support, or does not exist
-gnlqueue.E004 settings the queue's database, SQLite or MySQL, stores times in another zone than UTC
+gnlqueue.E003 settings the queue's database does not exist, or is of a kind that the queue does not support
+gnlqueue.E004 settings the queue's database, SQLite or MySQL, stores times in a zone other than UTC
 gnlqueue.E005 both     the database is too old
 gnlqueue.E006 settings `LISTEN_DATABASE` is not PostgreSQL
 gnlqueue.E007 database the SQLite file or its directory cannot be written
-gnlqueue.E008 database tables of the queue are, or would be, of another storage engine than InnoDB
-gnlqueue.E009 database the queue's database cannot be asked
+gnlqueue.E008 database tables of the queue have, or would get, a storage engine other than InnoDB
+gnlqueue.E009 database the queue's database cannot be queried
 gnlqueue.E010 settings `REDACT` names a function that cannot be imported
 gnlqueue.E011 settings `TASKS` names gnlqueue's backend, but gnlqueue is not installed as an app
 gnlqueue.E012 settings the queue's database has `AUTOCOMMIT` off
@@ -31,13 +31,13 @@ gnlqueue.W007 database PostgreSQL: `full_page_writes` is off
 gnlqueue.W008 database MySQL, MariaDB: `innodb_flush_log_at_trx_commit` lets commits get lost
 gnlqueue.W009 database MySQL, MariaDB: `sync_binlog` lets commits get lost
 gnlqueue.W010 both     transactions are REPEATABLE READ or SERIALIZABLE
-gnlqueue.W011 settings PostgreSQL by psycopg2, which workers cannot listen with
+gnlqueue.W011 settings PostgreSQL through psycopg2, with which workers cannot listen
 gnlqueue.W012 settings leases are shorter than three heartbeats
 gnlqueue.W013 settings the admin's date filters are not installed
 gnlqueue.W014 settings `manage.py runworker` is another app's command
-gnlqueue.W015 settings a router forbids to create the queue's tables on its database
+gnlqueue.W015 settings a router does not let `migrate` create the queue's tables on its database
 gnlqueue.W016 --deploy `INLINE` is on
-gnlqueue.W017 database tables of the queue are, or would be, of another character set than utf8mb4
+gnlqueue.W017 database tables of the queue have, or would get, a character set other than utf8mb4
 ============= ======== =====================================================================================
 """
 
@@ -114,7 +114,7 @@ ASKED: dict[str, Sequence[Find]] = {
 
 @register(TAG)
 def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Find what the settings alone tell."""
+    """Find what the settings alone show."""
     try:
         settings()
     except ImproperlyConfigured as error:
@@ -131,7 +131,7 @@ def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG, deploy=True)
 def check_deployment(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Find what is good for development only."""
+    """Find what is meant for development only."""
     try:
         found = project.runs_inline()
     except ImproperlyConfigured:
@@ -141,7 +141,7 @@ def check_deployment(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG, Tags.database)
 def check_database(app_configs: Any, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Find what the queue's database tells, when it is among `databases`."""
+    """Find what only the queue's database can tell, if it is among `databases`."""
     try:
         alias = alias_of(None)
     except ImproperlyConfigured:

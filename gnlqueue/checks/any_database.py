@@ -33,8 +33,8 @@ def unsupported(alias: str) -> Found:
 
 def unreachable(alias: str, error: Exception) -> CheckMessage:
     return Error(
-        f"The queue's database {alias!r} cannot be asked: {error}",
-        hint=f'See that the server runs, and that DATABASES["{alias}"] is right.',
+        f"The queue's database {alias!r} cannot be queried: {error}",
+        hint=f'Check that the server is running, and that DATABASES["{alias}"] is right.',
         id="gnlqueue.E009",
     )
 
@@ -43,7 +43,7 @@ def not_migrated(connection: BaseDatabaseWrapper) -> Found:
     if router.allow_migrate_model(connection.alias, Job):
         return None
     return Warning(
-        f"A router forbids `migrate` to create the queue's tables on {connection.alias!r}, the queue's database.",
+        f"A router does not let `migrate` create the queue's tables on {connection.alias!r}, the queue's database.",
         hint=f'Let its allow_migrate({connection.alias!r}, "gnlqueue") return True. Where another project creates the '
         'tables, add "gnlqueue.W015" to SILENCED_SYSTEM_CHECKS.',
         id="gnlqueue.W015",
@@ -69,8 +69,8 @@ def stores_local_times(connection: BaseDatabaseWrapper) -> Found:
     if zone in (None, "UTC", "Etc/UTC"):
         return None
     return Error(
-        f"Times on {connection.alias!r} are stored in the zone {zone!r}. The queue's clock is the database's, in UTC: "
-        "jobs would become due hours early or late.",
+        f"Times on {connection.alias!r} are stored in the time zone {zone!r}. The queue's clock is the database's, in "
+        "UTC: jobs would become due hours early or late.",
         hint=f'Remove "TIME_ZONE" from DATABASES["{connection.alias}"], or move the queue to another alias with '
         'GNLQUEUE["DATABASE"].',
         id="gnlqueue.E004",
@@ -81,7 +81,7 @@ def no_autocommit(connection: BaseDatabaseWrapper) -> Found:
     if connection.settings_dict["AUTOCOMMIT"]:
         return None
     return Error(
-        f"AUTOCOMMIT is off for {connection.alias!r}: what the admin, commands and tasks write to the queue is taken "
+        f"AUTOCOMMIT is off for {connection.alias!r}: what the admin, commands and tasks write to the queue is rolled "
         "back at the end unless your own code commits it, and steps are refused.",
         hint=f'Remove "AUTOCOMMIT" from DATABASES["{connection.alias}"], or move the queue to another alias with '
         'GNLQUEUE["DATABASE"].',

@@ -94,7 +94,7 @@ def commits_get_lost(connection: BaseDatabaseWrapper) -> Found:
     if value not in ("0", "2"):  # 3, on MariaDB, is the older way to do what 1 does
         return None
     return Warning(
-        f"`innodb_flush_log_at_trx_commit` of {connection.alias!r} is {value}: a crash takes back the last second of "
+        f"`innodb_flush_log_at_trx_commit` of {connection.alias!r} is {value}: a crash loses the last second of "
         "commits. Jobs that were enqueued are lost, and steps that were done run again.",
         hint=_server_option("innodb_flush_log_at_trx_commit"),
         id="gnlqueue.W008",
@@ -108,8 +108,8 @@ def commits_get_lost_with_binlog(connection: BaseDatabaseWrapper) -> Found:
         return None  # MariaDB then recovers from InnoDB's own log
     return Warning(
         f"`sync_binlog` of {connection.alias!r} is {value} while the binary log is on: after a power cut the server "
-        "takes back commits that the binary log does not have. Jobs that were enqueued are lost, and steps that were "
-        "done run again.",
+        "undoes commits that the binary log does not have. Jobs that were enqueued are lost, and steps that were done "
+        "run again.",
         hint=_server_option("sync_binlog"),
         id="gnlqueue.W009",
     )

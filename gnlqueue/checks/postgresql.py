@@ -49,7 +49,7 @@ def commits_get_lost(connection: BaseDatabaseWrapper) -> Found:
     if setting_of(connection, "synchronous_commit") != "off":
         return None
     return Warning(
-        f"PostgreSQL's `synchronous_commit` is off on {connection.alias!r}: a crash of the server takes back the last "
+        f"PostgreSQL's `synchronous_commit` is off on {connection.alias!r}: a crash of the server loses the last "
         "commits. Jobs that were enqueued are lost, and steps that were done run again.",
         hint=f'Write "options": "-c synchronous_commit=on" in {options_of(connection)}, or run ALTER SYSTEM SET '
         "synchronous_commit = on; SELECT pg_reload_conf();",

@@ -22,7 +22,7 @@ def no_time_zones() -> Found:
     return Error(
         "USE_TZ is off. The queue's clock is the database's, in UTC; Django would store local times beside it, and "
         "jobs would become due hours early or late.",
-        hint="Write USE_TZ = True.",
+        hint="Set USE_TZ = True.",
         id="gnlqueue.E002",
     )
 
@@ -45,7 +45,7 @@ def short_lease() -> Found:
         return None
     return Warning(
         f'GNLQUEUE["LEASE_SECONDS"] is {lease:g}. Workers renew a lease every third of its length, so one slow commit '
-        "is enough for a job to be taken from a worker that is well, and to be run once more.",
+        "is enough for a job to be taken from a healthy worker and run once more.",
         hint=f'Set GNLQUEUE["LEASE_SECONDS"] to at least {SHORTEST_LEASE}; the default is 60.',
         id="gnlqueue.W012",
     )
@@ -95,7 +95,7 @@ def runs_inline() -> Found:
         return None
     return Warning(
         'GNLQUEUE["INLINE"] is on, which is for development: each request runs the jobs that it enqueues, and its '
-        "client waits for them. If its process dies meanwhile, they wait for a worker.",
+        "client waits for them. If the process dies meanwhile, they wait for a worker.",
         hint='Remove "INLINE" from GNLQUEUE, and start workers with `manage.py runworker`.',
         id="gnlqueue.W016",
     )

@@ -60,7 +60,7 @@ def no_write_ahead_log(connection: BaseDatabaseWrapper) -> Found:
         return None
     return Warning(
         f"SQLite's journal of {connection.alias!r} is {mode.upper()}, not WAL: readers and writers block each "
-        'other, so that requests and workers wait for each other and fail with "database is locked".',
+        'other, and requests and workers may fail with "database is locked".',
         hint=f"Write {INIT_COMMAND} in {options_of(connection)}. (WAL does not work on a network file system.)",
         id="gnlqueue.W003",
     )
@@ -71,7 +71,7 @@ def commits_get_lost(connection: BaseDatabaseWrapper) -> Found:
     if is_in_memory(connection) or level not in ("0", "1"):
         return None
     return Warning(
-        f"SQLite's `synchronous` on {connection.alias!r} is {('OFF', 'NORMAL')[int(level)]}: a power cut may take back "
+        f"SQLite's `synchronous` on {connection.alias!r} is {('OFF', 'NORMAL')[int(level)]}: a power cut may lose "
         "the last commits. Jobs that were enqueued are lost, and steps that were done run again.",
         hint=f"Write {INIT_COMMAND} in {options_of(connection)}.",
         id="gnlqueue.W004",

@@ -102,7 +102,7 @@ def lost(claimed: ClaimedJob) -> GnlqueueError:
     elif row.status == JobStatus.CANCELLED:
         what = "it has been cancelled"
     elif row.status in {JobStatus.DONE, JobStatus.DEAD, JobStatus.BLOCKED}:
-        what = f"it is {row.status} already"
+        what = f"it is already {row.status}"
     else:
         what = f"it was released or rescued, and is {row.status}"
     return LeaseLost(

@@ -53,9 +53,9 @@ def end_lost_attempts(
         error = f"The worker {job.worker_id} died or lost contact while it held the job."
         guilty = False
         if (job.pk, job.lease_token) in innocent:
-            error += " It had run to its end, and another one was running: no attempt counts."
+            error += " This job had run to its end, and another one was running: the attempt does not count."
         elif suspects[job.worker_id] > 1:
-            error += f" It held {suspects[job.worker_id]}, and nobody knows which did it: no attempt counts."
+            error += f" It held {suspects[job.worker_id]} jobs, and nobody knows which did it: no attempt counts."
         else:
             guilty = True
         ended.append(

@@ -54,7 +54,9 @@ def enqueue(
     under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
     if isinstance(args, str | bytes):
-        raise TypeError(f"args is a list or a tuple, not {args!r:.100}; a single argument is [{args!r:.100}].")
+        raise TypeError(
+            f"args must be a list or a tuple, not {args!r:.100}; pass a single argument as [{args!r:.100}]."
+        )
     said = Options(
         queue_name=queue_name,
         priority=priority,

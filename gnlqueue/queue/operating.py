@@ -60,7 +60,7 @@ def get(job: Job | ClaimedJob | int, *, using: str | None = None) -> Job:
     id, alias = _identify(job, using)
     found = Job.objects.using(alias).filter(pk=id).first()
     if found is None:
-        raise JobNotFound(f"There is no job {id} on the database {alias!r}: it never was, or it has been pruned.")
+        raise JobNotFound(f"There is no job {id} on the database {alias!r}: it never existed, or it has been pruned.")
     return found
 
 
@@ -131,7 +131,7 @@ def reschedule(
     """
     id, alias = _identify(job, using)
     if not isinstance(run_after, (datetime, timedelta)):
-        raise TypeError(f"run_after is an aware datetime or a timedelta from now, not {run_after!r}.")
+        raise TypeError(f"run_after must be an aware datetime or a timedelta from now, not {run_after!r}.")
     if isinstance(run_after, datetime) and run_after.utcoffset() is None:
         raise ValueError(f"run_after={run_after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
     run_at = run_after if isinstance(run_after, datetime) else clock(now, offset=run_after)

@@ -85,7 +85,7 @@ def warn_outside_transaction(alias: str) -> None:
         if other.alias != alias and _in_block(other.alias):
             message = (
                 f"A job is enqueued on the database {alias!r} while a transaction is open on {other.alias!r}, and not "
-                f"on {alias!r}: if that transaction rolls back, the job runs all the same. Enqueue after it, with "
+                f"on {alias!r}: if that transaction rolls back, the job still runs. Enqueue after it, with "
                 f"transaction.on_commit(…, using={other.alias!r}), or open atomic(using={alias!r}) too."
             )
             if settings().STRICT_TRANSACTIONS:

@@ -191,9 +191,9 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
     if result is not None:
         if (what := _not_run(result, task)) is not None:
             error = InvalidTask(
-                f"{task.module_path} returned {what}, which nobody runs: nothing of it was done. Is it wrapped by a "
-                "decorator that is made for other functions? Let the decorator await or exhaust what it wraps, or "
-                "return the value itself."
+                f"{task.module_path} returned {what}, which nobody runs: none of its work was done. Is it wrapped in a "
+                "decorator that is not made for this kind of function? Let the decorator await or exhaust what it "
+                "wraps, or return the value itself."
             )
             return _raised(context, task, error, began)._replace(final=True, why="the next would do the same")
         try:

@@ -45,7 +45,7 @@ class Outbox:
             return
         if self._refusals >= MOST_REFUSALS:
             logger.error(
-                "The database refuses to store what came of %d jobs; trying without results and texts of errors.",
+                "The database refuses to store what came of %d jobs; trying without results and error texts.",
                 len(self._unwritten),
             )
             self._unwritten = [outcomes.without_values(outcome) for outcome in self._unwritten]
@@ -57,8 +57,8 @@ class Outbox:
             self._refusals = 0
             if (took := time.monotonic() - began) >= SLOW:
                 logger.warning(
-                    "slow       %s to write what came of %s; nothing was claimed meanwhile. Had a long transaction "
-                    "their rows locked, or are receivers of signals slow?",
+                    "slow       %s to write what came of %s; nothing was claimed meanwhile. Did a long transaction "
+                    "lock their rows, or are signal receivers slow?",
                     length(took),
                     names([outcome.claimed.id for outcome in written]),
                 )

@@ -219,7 +219,7 @@ def test_the_lease_may_be_a_timedelta(alias: str) -> None:
         ({"worker_id": ""}, ValueError, "worker_id must be a string of 1 to 100 characters"),
         ({"worker_id": "w" * 101}, ValueError, "worker_id must be a string of 1 to 100 characters"),
         ({"worker_id": "w1", "lease": -1}, ValueError, "lease must lie between 0 seconds and a hundred years"),
-        ({"worker_id": "w1", "lease": "60"}, ValueError, "lease is a timedelta or a number of seconds"),
+        ({"worker_id": "w1", "lease": "60"}, ValueError, "lease must be a timedelta or a number of seconds"),
         ({"worker_id": "w1", "queue_name": "No Queue"}, InvalidTask, "'No Queue' is not a queue name"),
         ({"worker_id": "w1", "limit": 0}, ValueError, "limit must be at least 1"),
     ],

@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a bare number of seconds": (
         lambda: queue.enqueue("demo", run_after=60),  # type: ignore[arg-type]
         InvalidTask,
-        "run_after is an aware datetime or a timedelta from now, not 60",
+        "run_after must be an aware datetime or a timedelta from now, not 60",
     ),
     "a time too far off": (lambda: queue.enqueue("demo", run_after=timedelta.max), InvalidTask, "a hundred years"),
     "a high priority": (lambda: queue.enqueue("demo", priority=101), InvalidTask, "from -100 to 100"),
@@ -281,9 +281,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a key that cannot be stored": (lambda: queue.enqueue("demo", idempotency_key="\ud800"), InvalidTask, "string"),
     "a task name": (lambda: queue.enqueue("no such name"), InvalidTask, "'no such name' is not a task name"),
     "a long task name": (lambda: queue.enqueue("n" * 201), InvalidTask, "is not a task name"),
-    "a text for the arguments": (lambda: queue.enqueue("demo", "abc"), TypeError, "args is a list or a tuple"),
+    "a text for the arguments": (lambda: queue.enqueue("demo", "abc"), TypeError, "args must be a list or a tuple"),
     "no timeout": (lambda: queue.enqueue("demo", timeout=0), InvalidTask, "timeout must be more than 0"),
-    "a wrong backoff": (lambda: queue.enqueue("demo", backoff=5), InvalidTask, "backoff is a gnlqueue.Backoff"),  # type: ignore[arg-type]
+    "a wrong backoff": (lambda: queue.enqueue("demo", backoff=5), InvalidTask, "backoff must be a gnlqueue.Backoff"),  # type: ignore[arg-type]
     "an unknown option": (lambda: send_receipt.using(prioritty=1), InvalidTask, 'did you mean "priority"'),  # type: ignore[call-arg]
 }  # fmt: skip
 

@@ -206,7 +206,7 @@ def test_a_job_is_not_rescheduled_to_a_time_without_a_zone(alias: str) -> None:
 
 @pytest.mark.parametrize("when", [60, "tomorrow", None])
 def test_a_job_is_not_rescheduled_to_what_is_no_time(alias: str, when: Any) -> None:
-    with pytest.raises(TypeError, match=r"^run_after is an aware datetime or a timedelta from now, not "):
+    with pytest.raises(TypeError, match=r"^run_after must be an aware datetime or a timedelta from now, not "):
         queue.reschedule(ready(), when)
 
 

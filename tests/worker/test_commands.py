@@ -184,9 +184,9 @@ def test_retry(alias: str, capsys: Capture) -> None:
 
 @on_sqlite
 def test_retry_wants_to_know_what(alias: str) -> None:
-    with pytest.raises(CommandError, match="Name the jobs to retry, or say --all-dead"):
+    with pytest.raises(CommandError, match="Name the jobs to retry, or use --all-dead"):
         gnlqueue("retry")
-    with pytest.raises(CommandError, match="Name the jobs to retry, or say --all-dead"):
+    with pytest.raises(CommandError, match="Name the jobs to retry, or use --all-dead"):
         gnlqueue("retry", 1, "--all-dead")
     with pytest.raises(CommandError, match="--queue goes with --all-dead"):
         gnlqueue("retry", 1, "--queue", "emails")

@@ -139,7 +139,7 @@ def test_task_that_returns_what_was_not_run_has_failed(alias: str, task: gnlqueu
     job = run(task)
 
     assert job.status == JobStatus.DEAD
-    assert f"{task.name} returned {what}, which nobody runs: nothing of it was done" in job.last_error
+    assert f"{task.name} returned {what}, which nobody runs: none of its work was done" in job.last_error
     assert told() == []
 
 

@@ -51,21 +51,21 @@ class Command(BaseCommand):
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
         add_worker_arguments(commands.add_parser("worker", help="run jobs; the same as manage.py runworker"))
         stats = self._subcommand(commands, "stats", "count the jobs")
-        stats.add_argument("--queue", help="of one queue only")
+        stats.add_argument("--queue", help="only those of this queue")
         stats.add_argument("--json", action="store_true", help="as one JSON object")
         dead = self._subcommand(commands, "dead", "list dead-lettered jobs, newest first")
-        dead.add_argument("--queue", help="of one queue only")
-        dead.add_argument("--task", metavar="NAME", help="of one task only")
+        dead.add_argument("--queue", help="only those of this queue")
+        dead.add_argument("--task", metavar="NAME", help="only those of this task")
         dead.add_argument("--limit", type=_positive, default=20, help="how many (default: 20)")
-        dead.add_argument("--json", action="store_true", help="as one JSON object a line")
+        dead.add_argument("--json", action="store_true", help="as JSON, one object per line")
         dead.add_argument(
             "--traceback-of", type=int, metavar="ID", help="show the traceback of this job's last attempt"
         )
         retry = self._subcommand(commands, "retry", "make dead or cancelled jobs ready again")
         retry.add_argument("ids", type=int, nargs="*", metavar="ID")
-        retry.add_argument("--all-dead", action="store_true", help="every dead job (of --queue, of --task)")
-        retry.add_argument("--queue", help="with --all-dead: of one queue only")
-        retry.add_argument("--task", metavar="NAME", help="with --all-dead: of one task only")
+        retry.add_argument("--all-dead", action="store_true", help="every dead job")
+        retry.add_argument("--queue", help="with --all-dead: only those of this queue")
+        retry.add_argument("--task", metavar="NAME", help="with --all-dead: only those of this task")
         cancel = self._subcommand(commands, "cancel", "cancel jobs")
         cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
         pause = self._subcommand(commands, "pause", "let workers claim nothing more from a queue")
@@ -74,9 +74,9 @@ class Command(BaseCommand):
         resume.add_argument("queue", metavar="QUEUE")
         prune = self._subcommand(commands, "prune", "delete jobs that finished long ago, each with its journal")
         prune.add_argument(
-            "--days", type=_days, required=True, help="those that finished longer ago than this (0: all)"
+            "--days", type=_days, required=True, help="those that finished more than so many days ago (0: all)"
         )
-        prune.add_argument("--queue", help="of one queue only")
+        prune.add_argument("--queue", help="only those of this queue")
         prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
 
         blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, longest first")
@@ -88,7 +88,7 @@ class Command(BaseCommand):
         answer.add_argument(
             "--not-happened",
             action="store_true",
-            help="in doubt: it did not; run it again, once. Of a new step that looks like this one: run that",
+            help="in doubt: it did not happen; run it again, once. A new step that looks like this one: run that",
         )
         answer.add_argument("--fail-job", action="store_true", help="dead-letter the job; the doubt stays")
         answer.add_argument("--go-on", action="store_true", help="mismatch: the code has been put right")
@@ -168,8 +168,8 @@ class Command(BaseCommand):
                 )
         if not options["json"]:
             which = "".join(f" --{flag} {options[flag]}" for flag in ("queue", "task") if options[flag])
-            again = f"Again: manage.py gnlqueue retry ID, or retry --all-dead{which}."
-            hint = f"{again} Why: manage.py gnlqueue dead --traceback-of ID."
+            again = f"Run again: manage.py gnlqueue retry ID, or retry --all-dead{which}."
+            hint = f"{again} See why: manage.py gnlqueue dead --traceback-of ID."
             self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options)))
             self._say_if_more(jobs, options["limit"])
 
@@ -192,7 +192,7 @@ class Command(BaseCommand):
     def _retry(self, options: dict[str, Any]) -> int:
         ids = options["ids"]
         if bool(ids) == options["all_dead"]:
-            raise CommandError("Name the jobs to retry, or say --all-dead.")
+            raise CommandError("Name the jobs to retry, or use --all-dead.")
         for flag in ("queue", "task"):
             if ids and options[flag]:
                 raise CommandError(f"--{flag} goes with --all-dead: a job is named by its id alone.")
@@ -330,7 +330,7 @@ def _why(error: DatabaseError, alias: str | None) -> str:
     except DatabaseError:
         pass  # it is away, and says so itself
     text = str(error).strip()
-    return f"The database did not answer as expected. Is it there, and migrated (manage.py migrate)? It said: {text}"
+    return f"The database did not answer as expected. Is it running, and migrated (manage.py migrate)? It said: {text}"
 
 
 def _positive(text: str) -> int:
@@ -384,4 +384,4 @@ def _user_of_this_shell() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError) as error:  # a container whose user has no name
-        raise CommandError("Say who decides, --by NAME: the user of this shell has no name.") from error
+        raise CommandError("Say who decides, with --by NAME: the user of this shell has no name.") from error

@@ -58,32 +58,53 @@ def positive(kind: type[int] | type[float]) -> Any:
 def add_worker_arguments(parser: ArgumentParser) -> None:
     """Add the flags of a worker, one for each argument of `Worker` and of `Supervisor`."""
     add = parser.add_argument
-    add("--queues", type=queue_list, metavar="A,B", help="serve these (default: each that a task names, and default)")
+    add(
+        "--queues",
+        type=queue_list,
+        metavar="A,B",
+        help="the queues to serve (default: every queue that a task names, and 'default')",
+    )
     add("--database", help="alias of the queue's database (default: GNLQUEUE['DATABASE'], else the router's)")
     add("--processes", type=positive(int), default=1, metavar="N", help="worker processes (default: 1)")
-    add("--concurrency", type=positive(int), default=4, metavar="M", help="jobs at once in each (default: 4)")
-    add("--lease", type=positive(float), metavar="SECONDS", help="ownership without a heartbeat (LEASE_SECONDS: 60)")
-    add("--poll-interval", type=positive(float), default=0.2, metavar="SECONDS", help="first pause (default: 0.2)")
+    add("--concurrency", type=positive(int), default=4, metavar="M", help="jobs at once in each process (default: 4)")
+    add(
+        "--lease",
+        type=positive(float),
+        metavar="SECONDS",
+        help="how long a worker owns a job without a heartbeat (default: LEASE_SECONDS)",
+    )
+    add(
+        "--poll-interval",
+        type=positive(float),
+        default=0.2,
+        metavar="SECONDS",
+        help="first pause of an idle worker (default: 0.2)",
+    )
     add(
         "--max-poll-interval",
         type=positive(float),
         metavar="SECONDS",
-        help="longest pause when idle (default: 32 times that)",
+        help="longest pause of an idle worker (default: 32 times the first)",
     )
-    add("--no-backoff", action="store_true", help="poll at --poll-interval also when idle")
+    add("--no-backoff", action="store_true", help="poll at --poll-interval even when idle")
     add(
         "--no-heartbeat",
         action="store_true",
-        help="renew no leases; one process without supervisor (tests)",
+        help="renew no leases; one process without a supervisor (for tests)",
     )
     add("--worker-id", metavar="ID", help="prefix of the workers' ids (default: the host's name)")
-    add("--shutdown-timeout", type=positive(float), metavar="SECONDS", help="for running jobs (default: 25)")
+    add(
+        "--shutdown-timeout",
+        type=positive(float),
+        metavar="SECONDS",
+        help="how long running jobs may go on (default: SHUTDOWN_TIMEOUT_SECONDS)",
+    )
     add("--drain", action="store_true", help="work off what is due, then stop")
-    add("--health-file", type=Path, metavar="PATH", help="touch this file at each beat that reached the database")
-    add("--reload", action="store_true", help="restart when code changes (development)")
+    add("--health-file", type=Path, metavar="PATH", help="touch this file at each heartbeat that reached the database")
+    add("--reload", action="store_true", help="restart when code changes (for development)")
 
 
-#: Up to so many tasks a worker names at its start.
+#: Up to this many tasks are named when a worker starts.
 FEW_TASKS = 10
 
 #: What the log shows by `--verbosity`; more than 1 shows all.
@@ -170,7 +191,7 @@ def _say_what_starts(options: dict[str, Any]) -> None:
 
 
 def tasks_of(queues: list[str], *, all_names: bool) -> str:
-    """Return how many of the project's tasks these queues have, and where they are few also their names."""
+    """Return how many of the project's tasks these queues have and, if they are few, their names."""
     names = [
         f"{name} ({task.options.queue_name})"
         for name, task in registered().items()
