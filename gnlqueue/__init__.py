@@ -1,4 +1,4 @@
-"""gnlqueue: durable background jobs for Django, in the database that the project already has.
+"""gnlqueue: durable background jobs for Django, in the database your project already has.
 
     import gnlqueue
 
@@ -7,8 +7,8 @@
 
     send_receipt.enqueue(order.pk)
 
-`gnlqueue.queue` holds the verbs on jobs, `manage.py runworker` runs them. This module is importable before Django's
-app registry is ready; the names that need models are imported when they are first used.
+`gnlqueue.queue` has the verbs on jobs, `manage.py runworker` runs jobs. This module can be imported before Django's app
+registry is ready; the names that need models are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -49,10 +49,10 @@ def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
 
 
 def prepare(alias: str) -> None:
-    """Make what all connections to `alias` share, without connecting; processes that are forked now need not.
+    """Make what all connections to `alias` share, without connecting, so that forked processes need not.
 
-    For psycopg that is how each type is read and written, most of a megabyte. Settings that are wrong are left to
-    whoever connects, and says so.
+    For psycopg that is how each type is read and written, most of a megabyte. Wrong settings are left to whoever
+    connects, who will report them.
     """
     with suppress(Exception):
         connections[alias].get_connection_params()
@@ -68,11 +68,11 @@ def require_tables(connection: BaseDatabaseWrapper) -> None:
         )
 
 
-SAY_AGAIN = 60.0  # seconds between two lines of a log that say that a database is still away
+SAY_AGAIN = 60.0  # seconds between two log lines that say that a database is still away
 
 
 class Outage:
-    """A database that cannot be reached: how long to wait before the next try, and saying it once a minute.
+    """A database that cannot be reached: how long to wait before the next try, and a log line once a minute.
 
     Pauses grow to half a beat (seconds) at most, so that owners are back and renew before anybody rescues. `level` is
     that of the message that it is away; the threads of one worker need not all say it.

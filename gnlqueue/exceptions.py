@@ -76,7 +76,7 @@ class LeaseLost(GnlqueueError):
 
 
 class JobNotFound(GnlqueueError):
-    """There is no such job: never was, or it has been pruned."""
+    """There is no such job: it never existed, or it has been pruned."""
 
 
 class RunLocked(GnlqueueError):
@@ -90,9 +90,9 @@ class RunBlocked(GnlqueueError):
 class StepFailed(GnlqueueError):
     """A durable step failed, and it is known that it did not happen.
 
-    `error_class` is the dotted name of the class of what the step raised, `classes` those of its bases too, and
-    `message` its text; the same on the first run, where `__cause__` is the exception itself, and on replay. A `final`
-    one is not tried again by another attempt.
+    `error_class` is the dotted name of the class of what the step raised, `classes` has those of its bases too, and
+    `message` is its text; all are the same on the first run, where `__cause__` is the exception itself, and on replay.
+    After a `final` failure no other attempt tries the step again.
     """
 
     def __init__(self, key: str, classes: Sequence[str], message: str, *, final: bool = False) -> None:
@@ -104,7 +104,7 @@ class StepFailed(GnlqueueError):
         super().__init__(f"The step {key!r} failed with {self.error_class}: {message}")
 
     def is_a(self, *classes: type[BaseException]) -> bool:
-        """Tell whether what the step raised is of one of these classes, on replay too, where it is not at hand."""
+        """Tell whether what the step raised is of one of these classes; on replay too, where the exception is gone."""
         return any(dotted(kind) in self.classes for kind in classes)
 
 
@@ -129,12 +129,12 @@ class EnqueuedOutsideTransaction(UserWarning):
 
 
 class Retry(Exception):
-    """Raise inside a task to run the job again later; the attempt counts, `max_attempts` holds.
+    """Raise inside a task to run the job again later; the attempt counts, and `max_attempts` still holds.
 
-    `after` is the delay as a `timedelta` or a number of seconds. A negative one counts as none: it comes from a
-    time that has passed already. Without it the task's backoff decides.
+    `after` is the delay, a `timedelta` or a number of seconds. A negative one counts as 0: it was computed from a time
+    that has passed. Without it the task's backoff decides.
 
-    Raises `ValueError` for anything else, which is an ordinary failed attempt.
+    Raises `ValueError` for anything else, which makes it an ordinary failed attempt.
     """
 
     def __init__(self, reason: str = "", *, after: timedelta | float | None = None) -> None:
@@ -190,5 +190,5 @@ class JobTimedOut(JobInterrupt):
 
 
 def dotted(what: Callable[..., Any]) -> str:
-    """Return the dotted name of a class or a function; what is stored of an error has its class by that name."""
+    """Return the dotted name of a class or a function; by that name the class of an error is stored."""
     return f"{what.__module__}.{what.__qualname__}"

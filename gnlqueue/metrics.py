@@ -29,7 +29,7 @@ DELETED_AT_ONCE = 2000
 
 
 class Merging(NamedTuple):
-    """Rows of this age become one for each slot. One looks as far as `back_to` for those that nobody merged in time."""
+    """Rows of this age are merged into one for each slot, looking as far back as `back_to` for late ones."""
 
     age: timedelta
     slot: timedelta
@@ -126,7 +126,7 @@ class Minutes:
         self._failing = False
 
     def note(self, claimed: ClaimedJob, seconds: float, *, succeeded: bool) -> None:
-        """Note an attempt that ended after `seconds`. It is on every job's way: about a microsecond."""
+        """Note an attempt that ended after `seconds`. Every job comes through here: it takes about a microsecond."""
         began = claimed.last_attempted_at
         minute = int((began.timestamp() + seconds) // 60)
         key = claimed.database, claimed.worker_id, minute, claimed.queue_name, claimed.task_name
@@ -146,7 +146,7 @@ class Minutes:
             count.unwritten = True
 
     def flush(self, database: str) -> None:
-        """Write what was noted since the last time. If that fails it is said once, and tried again next time."""
+        """Write what was noted since the last time. If that fails, log it once, and try again the next time."""
         with self._lock:
             due = {key: count for key, count in self._counts.items() if key[0] == database and count.unwritten}
             rows = [count.row(key) for key, count in due.items()]

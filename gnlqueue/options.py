@@ -35,14 +35,14 @@ def check_queue_name(queue_name: str) -> str:
 
 
 def _is_one_of(numbers: range, value: object) -> bool:
-    """Tell whether a value is one of these numbers; Python holds `True` for 1."""
+    """Tell whether a value is one of these numbers; to Python, `True` is 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value in numbers
 
 
 def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
     """Return one exception class, or some, as a tuple.
 
-    Raises `ValueError`, in which `name` says what they are, for anything else.
+    Raises `ValueError` for anything else; `name` says in its message what they are.
     """
     classes = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
@@ -54,11 +54,11 @@ def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
 class Options:
     """What a task, or one call of it, says about its jobs.
 
-    `timeout` is seconds of one attempt; `retry_for` and `give_up_on` are exception classes: with `retry_for` only
-    those are retried, `give_up_on` never are. The rest belongs to one call: `run_after` (the earliest start, an aware
-    datetime or a timedelta from now), `idempotency_key`, and `database` (an alias).
+    `timeout` limits one attempt, in seconds. `retry_for` and `give_up_on` are exception classes: with `retry_for` a job
+    is tried again only after those, and never after those in `give_up_on`. The rest belongs to one call: `run_after`
+    (the earliest start, an aware datetime or a timedelta from now), `idempotency_key`, and `database` (an alias).
 
-    Raises `InvalidTask` for a value that could not be kept.
+    Raises `InvalidTask` for a value out of range or of the wrong type.
     """
 
     queue_name: str = "default"

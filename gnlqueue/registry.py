@@ -192,11 +192,11 @@ def task(
 ) -> Any:
     """Make a task of a module-level function, with or without options.
 
-    `name` and `aliases` let the function move while jobs under its old name still wait; without `name` it is the
+    `name` and `aliases` let the function move while jobs under its old name still wait; the default name is the
     function's dotted path. The options are those of `Options`, without the ones that belong to one call. With
     `takes_context=True` the function's first parameter, named `context`, receives the `JobContext`.
 
-    Raises `InvalidTask` or `DuplicateTask` at import, where the mistake is.
+    Raises `InvalidTask` or `DuplicateTask` when the module is imported, where the mistake is.
     """
 
     def decorate(function: Callable[..., Any]) -> Task[..., Any]:
@@ -240,7 +240,7 @@ def check_name(name: str) -> str:
 
 
 def register(made: Task[..., Any], aliases: Iterable[str] = ()) -> None:
-    """Add a task under its name and aliases. The same function again (a module reloaded) replaces the old one."""
+    """Add a task under its name and aliases. The same function again (of a reloaded module) replaces the old one."""
     for each in (made.name, *map(check_name, aliases)):
         known = _tasks.get(_aliases.get(each, each))
         if known is not None and known.module_path != made.module_path:
@@ -287,12 +287,12 @@ def registered() -> dict[str, Task[..., Any]]:
 
 
 def serve_queues(queue_names: Iterable[str]) -> None:
-    """Add queues to those that a worker without `--queues` serves, even where no task names them."""
+    """Add queues to those that a worker without `--queues` serves, even if no task names them."""
     _queues.update(queue_names)
 
 
 def default_queues() -> list[str]:
-    """Return the queues of a worker that is not told which: each that a registered task names, and `default`."""
+    """Return the queues of a worker that is given none: each that a registered task names, and `default`."""
     return sorted({"default", *_queues, *(task.options.queue_name for task in _tasks.values())})
 
 

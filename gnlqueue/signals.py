@@ -16,8 +16,8 @@ are sent after the commit by the process that ended the job: the one that cancel
 `resolve`, or took it over from a dead worker; not in a transaction that is ended by hand. A consumer of your own sends
 none for the jobs that it ends.
 
-A receiver runs in the sender's thread and takes its time. What it raises is logged, never passed on: a receiver must
-not be able to lose a job.
+A receiver runs in the sender's thread and holds it up. What it raises is logged, never passed on: a receiver must not
+be able to lose a job.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ SHOWN = 20  # jobs in a message
 
 
 class DjangoTask(Protocol):
-    """A task of Django's own; older Djangos have none to import."""
+    """One of Django's own tasks; Django 5.2 has no class to import."""
 
     @property
     def module_path(self) -> str: ...
@@ -46,7 +46,7 @@ class DjangoTask(Protocol):
 def run_jobs(
     queues: Sequence[str] | None = None, *, database: str | None = None, limit: int | None = None
 ) -> list[Job]:
-    """Run what is due in this process until nothing is, and return the jobs that ran, as they are then.
+    """Run in this process what is due, until nothing is, and return the jobs that ran, as they ended.
 
     Jobs that these enqueue run too. A job that failed waits for its backoff, and one with a `run_after` for its time:
     make it due with `gnlqueue.queue.reschedule(job, timedelta())`, then call `run_jobs()` again. `queues` defaults to
@@ -72,9 +72,9 @@ def run_jobs(
 
 
 def enqueued(task: Task[..., Any] | DjangoTask | str | None = None, *, database: str | None = None) -> list[Job]:
-    """Return the jobs that wait, those of one task or all, in the order in which they were enqueued.
+    """Return the waiting jobs, of one task or of all, in the order in which they were enqueued.
 
-    Each has `task_name`, `args` (a list), `kwargs`, and what else is stored of it. `task` may be its name.
+    Each has `task_name`, `args` (a list), `kwargs`, and the other fields of its row. `task` may be a task's name.
     """
     with _synchronous("enqueued"):
         return _enqueued(None if task is None else _name(task), database)

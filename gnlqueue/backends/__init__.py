@@ -57,13 +57,12 @@ class GnlqueueBackend(BaseTaskBackend):
     2. An attempt that failed is made again, with backoff; meanwhile the result is READY, and has the error. It is
        SUCCESSFUL when the job is done, FAILED when it is dead or cancelled.
     3. A job that is blocked is READY too: nothing runs, nothing is finished, and it runs once a human has decided.
-    4. A task that returns what JSON cannot carry is SUCCESSFUL with `None`, as all our tasks: its work is done, and to
-       fail it would be to do it twice.
+    4. A task that returns what JSON cannot carry is SUCCESSFUL with `None`, like all our tasks: its work is done, and
+       failing it would mean doing it twice.
     5. `task_enqueued` is sent in the enqueuer's transaction, `task_started` at each attempt, `task_finished` once the
-       final outcome is stored; not where nobody is left to send it, as the worker died. What a receiver raises is
-       logged.
+       final outcome is stored, unless the worker died and nobody is left to send it. What a receiver raises is logged.
 
-    Inside a task `gnlqueue.current_context()` is its durable run, with steps.
+    Inside a task, `gnlqueue.current_context()` is its durable run, with steps.
     """
 
     supports_defer = True

@@ -157,7 +157,7 @@ class Dialect(ABC):
         """Set what the options of a connection of our own cannot say."""
 
     def execute_planned(self, cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> None:
-        """Run a statement, by the plan that its connection has kept, if it does."""
+        """Run a statement, with the plan that its connection keeps of it, if it keeps any."""
         cursor.execute(sql, params)
 
     def time(self, value: Any) -> datetime:

@@ -74,8 +74,8 @@ class PostgreSQLDialect(Dialect):
     def new_rows(
         self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None
     ) -> tuple[str, Params]:
-        # For the same reason: what all rows share is sent once, the arguments as one JSON array, other columns as an
-        # array each. For a few rows that costs more. Rows come in the order of ids.
+        # Few placeholders, as in `pairs`: what all rows share is sent once, the arguments as one JSON array, other
+        # columns as an array each. For a few rows that costs more. Rows come in the order of ids.
         if len(rows) < FEW_ROWS:
             return super().new_rows(connection, rows, now)
         params: dict[str, Any] = {"count": len(rows), "now": now}

@@ -53,7 +53,7 @@ class JobQuerySet(models.QuerySet["Job"]):
     """Reads. Writing goes through `gnlqueue.queue`, which knows who holds a job."""
 
     def with_status(self, status: JobStatus) -> JobQuerySet:
-        """Jobs of one status, with the status as a literal so that partial indexes serve."""
+        """Jobs of one status, with the status as a literal so that partial indexes apply."""
         return self.filter(status=_StatusLiteral(status))
 
     def locked(self) -> JobQuerySet:

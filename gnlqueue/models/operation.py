@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class WorkerProcess(models.Model):
-    """One running worker process, for people to see. It can save a job from a rescue, and does nothing else to one."""
+    """One running worker process, for people to see; and while it is live, its jobs are not rescued."""
 
     worker_id = models.CharField(max_length=100, unique=True)
     hostname = models.CharField(max_length=200)
@@ -30,7 +30,7 @@ class WorkerProcess(models.Model):
         return self.worker_id
 
     def is_live(self, now: datetime) -> bool:
-        """Tell whether it has been heard of lately: its heartbeat comes three times in its own lease."""
+        """Tell whether it has been heard from lately: its heartbeat comes three times per lease."""
         return now - self.heartbeat_at <= timedelta(seconds=self.lease_seconds)
 
 
@@ -51,7 +51,7 @@ class QueueState(models.Model):
 
 
 class TaskMinute(models.Model):
-    """What one worker finished of one task in one minute, for charts and percentiles; no decision is taken from it.
+    """What one worker finished of one task in one minute, for charts and percentiles; no decision is based on it.
 
     A worker writes its rows every few seconds; what it counted since then is lost when it is killed.
     """

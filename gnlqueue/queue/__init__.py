@@ -1,6 +1,6 @@
 """The lease queue: every verb on a job, at one boundary.
 
-For whoever writes a consumer of their own::
+To write a consumer of your own::
 
     from gnlqueue import queue
 
@@ -24,13 +24,13 @@ leases        renew leases
 progress      how far a job has come, as its holder says
 transitions   every guarded UPDATE by which a job leaves `in_progress`
 leaving       what those UPDATEs have in common
-crashes       attempts that ended with their worker, and who is to blame
+crashes       attempts that ended with their worker, and which job is to blame
 attempts      how many, how far apart, and what is kept of a failed one
 new_jobs      a job about to be inserted, checked
 enqueueing    the one INSERT
 operating     what people do from outside
 reading       `stats`, `dead`
-wakeups       tell idle workers that there is work
+wakeups       telling idle workers that there is work
 transactions  which alias, and trying again after a deadlock
 ============  =============================================================================
 """

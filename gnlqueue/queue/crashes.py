@@ -1,8 +1,8 @@
-"""Attempts that ended with their worker, and who is to blame.
+"""Attempts that ended with their worker, and which job is to blame.
 
 When a process dies that ran several jobs, nobody can tell which of them killed it. None of them pays for it with an
-attempt; each has a crash more, and from the second in a row on a job runs alone. Then a crash counts. What had run to
-its end is not to blame while something else was running.
+attempt, but each has one more crash to its name, and from the second in a row on a job runs alone: then a crash costs
+an attempt. A job that had run to its end is not to blame while another one was running.
 """
 
 from __future__ import annotations

@@ -44,13 +44,12 @@ def enqueue(
 ) -> Job:
     """Store a job for a task of any name, registered here or not, and return it.
 
-    `run_after` is the earliest start: an aware datetime, or a timedelta from now. `timeout` is seconds of one attempt.
-    `max_attempts` is the job's own number; with `None` it is what its task says.
-    With an `idempotency_key` that has been used already, the job of that key is returned, with `created` False; a
-    second inserter waits for the first one's transaction.
+    `run_after` is the earliest start: an aware datetime, or a timedelta from now. `timeout` limits one attempt. With
+    `max_attempts=None` the task decides. With an `idempotency_key` that has been used already, the job of that key is
+    returned, with `created` False; a second inserter waits for the first one's transaction.
 
     Raises `InvalidTask` for an option out of range, `PayloadError` for arguments that JSON cannot carry,
-    `IdempotencyConflict` when the key's job has another task or other arguments, `TypeError` when `args` is a text;
+    `IdempotencyConflict` when the key's job has another task or other arguments, `TypeError` when `args` is a string;
     under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
     if isinstance(args, str | bytes):

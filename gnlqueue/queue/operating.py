@@ -67,8 +67,8 @@ def get(job: Job | ClaimedJob | int, *, using: str | None = None) -> Job:
 def cancel(job: Job | ClaimedJob | int, *, using: str | None = None, now: datetime | None = None) -> Job:
     """Cancel a job, and return it.
 
-    One that waits, is blocked or is dead is cancelled at once. One in progress is asked to stop: its next context call
-    raises `JobCancelled`, and a handler that finishes first is done.
+    A job that waits, is blocked or is dead is cancelled at once. A job in progress is asked to stop: its next context
+    call raises `JobCancelled`; if its handler finishes first, the job is done.
 
     Raises `WrongStatus` for a job that is done already, `JobNotFound` for one that is gone.
     """
@@ -219,7 +219,7 @@ def enqueue_again(
 
 
 def pause(queue_name: str, *, using: str | None = None, now: datetime | None = None) -> None:
-    """Claim nothing more from a queue until it is resumed; what runs goes on.
+    """Let nothing more be claimed from a queue until it is resumed; what runs goes on.
 
     Raises `InvalidTask` for an invalid queue name.
     """
@@ -229,7 +229,7 @@ def pause(queue_name: str, *, using: str | None = None, now: datetime | None = N
 
 
 def resume(queue_name: str, *, using: str | None = None) -> None:
-    """Claim from a paused queue again.
+    """Let workers claim from a paused queue again.
 
     Raises `InvalidTask` for an invalid queue name.
     """
@@ -250,8 +250,8 @@ def prune(
     """Delete jobs that finished longer ago than `older_than`, each with its journal, and return how many.
 
     Done and cancelled ones unless `statuses` says otherwise (dead ones are kept for a human). A job with an entry in
-    doubt is never deleted. It works in small transactions with pauses, so that others get their turn; `limit` bounds
-    the number of jobs.
+    doubt is never deleted. Works in small transactions with pauses between them, so that others get their turn; `limit`
+    bounds the number of jobs.
 
     Raises `ValueError` for a status in which jobs are not finished, or a length of time that is negative or longer than
     a hundred years; `InvalidTask` for an invalid queue name.

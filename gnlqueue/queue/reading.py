@@ -1,4 +1,4 @@
-"""Questions that people ask of the queue; nothing here is on a job's way."""
+"""Questions that people ask of the queue; no job's path leads through here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stats(queue_name: str | None = None, *, using: str | None = None, now: datet
     """Return how many jobs there are of each kind, of one queue or of all.
 
     A scheduled job that is due counts as `ready`, though no claim has promoted it yet; `expired` are those in progress
-    whose lease has run out, and `in_progress` the others. Counts every row: on millions of jobs it takes its time.
+    whose lease has run out, and `in_progress` the others. Counts every row, which takes a while with millions of jobs.
 
     Raises `InvalidTask` for an invalid queue name.
     """

@@ -1,6 +1,6 @@
-"""Which database an operation uses, trying again when it says so, and telling of a transaction that is elsewhere.
+"""Which database an operation uses, trying again when that says so, and warning of a transaction open elsewhere.
 
-In `gnlqueue.queue` a parameter `using` is what a caller says, and may be `None`; an `alias` is what it comes to.
+In `gnlqueue.queue` a parameter `using` is what a caller passed, and may be `None`; `alias` is what it resolves to.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _in_block(alias: str) -> bool:
 
 
 def warn_outside_transaction(alias: str) -> None:
-    """Tell of an enqueue that would survive the rollback of a transaction that is open on another database."""
+    """Warn of an enqueue that would survive the rollback of a transaction that is open on another database."""
     if len(connections.settings) == 1 or in_own_transaction(alias):
         return
     for other in connections.all(initialized_only=True):

@@ -2,8 +2,8 @@
 
 PostgreSQL: NOTIFY, after the commit and in a statement of its own, because inside the user's transaction it takes a
 lock that serialises all commits. At most one per queue, process and `WINDOW`; a worker that was told looks once more
-when the window is over, so that the ones left out are not missed. None for a transaction that the caller ends by hand,
-as Django has no hook for its commit. SQLite's workers watch the file, and need no word.
+when the window is over, so that the ones left out are not missed. None is sent for a transaction that the caller ends
+by hand, as Django has no hook for its commit. SQLite's workers watch the file, and need no notification.
 """
 
 from __future__ import annotations

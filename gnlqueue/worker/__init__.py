@@ -6,12 +6,12 @@ In the order in which things happen:
 module                its job
 ====================  ==================================================================================
 supervisor            `Supervisor`: start, watch, replace and end the processes
-forking               run a function in a child process; what those get that a task forks
+forking               run a function in a child process; restore signals in those that a task forks
 heartbeat             renew leases; give back the jobs of a worker that died
 losses                what the log says of jobs that were lost with their worker
 table                 what a worker holds, in memory that its supervisor and heartbeat see
 loop                  `Worker`: claim, start, wait, write
-identity              a worker's id, its queues, and the row by which people see it
+identity              a worker's id, its queues, and the row in which people see it
 wakeup                be told of new jobs
 maintenance           promote, rescue, count and prune, each at its pace
 intake                how many jobs to claim, and from which queue

@@ -78,7 +78,7 @@ def close_connections() -> None:
 
 
 def _is_untidy(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether the next job must not find the connection as it is; asks no server, and may be asked anywhere."""
+    """Tell whether the next job must not find the connection as it is; asks no server, and may run in any thread."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:
@@ -94,9 +94,9 @@ def _is_untidy(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Tell whether a transaction is open of which Django knows nothing, such as a task's own BEGIN.
+    """Tell whether a transaction is open that Django knows nothing of, such as one that a task began with BEGIN.
 
-    As far as the driver knows: mysqlclient does not tell what the server told it.
+    As far as the driver says: mysqlclient does not pass on what the server told it.
     """
     driver: Any = connection.connection
     if connection.vendor == "postgresql":
@@ -120,8 +120,8 @@ def _close(connection: BaseDatabaseWrapper) -> None:
 class AsyncConnections:
     """The connections that jobs on the event loop use: those of the one thread behind `sync_to_async`.
 
-    Used in the event loop's thread. To send the other thread there costs as much as a short job, so this one looks from
-    outside first. What it sees may belong to another job that is at work; the other thread looks again.
+    Used in the event loop's thread. Handing work to the other thread costs as much as a short job, so this one looks
+    from outside first. What it sees may belong to another job that is at work, so the other thread looks again.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class AsyncConnections:
         self._errands: set[asyncio.Task[None]] = set()  # in that thread; the loop itself keeps only weak references
 
     async def begin_job(self, outages: int) -> None:
-        """Have them closed where the database was away since the last job; `outages` is how often it was."""
+        """Have them closed if the database was away since the last job; `outages` is how often it has been."""
         self._running += 1
         if self._outages != outages:
             self._outages = outages

@@ -2,7 +2,7 @@
 
 On a terminal the lines are coloured, and a failure shows its traceback; a job that we stopped shows where in the task's
 own code that was. Elsewhere each logging record is one line, and the traceback of a job is where `manage.py gnlqueue
-dead` and the admin show it. That of any other error stands in its line, as it stands nowhere else.
+dead` and the admin show it. The traceback of any other error is in its line, as it is nowhere else.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Terminal(logging.Formatter):
 
 
 class _Line(logging.Formatter):
-    """One line a record. Written out by hand: a busy worker spends a quarter of its time on its log otherwise."""
+    """One line per record. Formatted by hand: otherwise a busy worker spends a quarter of its time on its log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Line(logging.Formatter):
 
 
 class _Stream(logging.StreamHandler[TextIO]):
-    """Writes each record as it comes, but those of a group at its end: what costs is to write, not to format."""
+    """Writes each record as it comes, but those of a group at its end: writing is what costs, not formatting."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -104,7 +104,7 @@ class _Stream(logging.StreamHandler[TextIO]):
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines to pieces that a pipe takes as a whole, so that several processes do not mix theirs."""
+    """Join lines into pieces that a pipe takes as a whole, so that those of several processes do not get mixed."""
     piece = ""
     for line in lines:
         if len(piece) + len(line) > LONGEST_PIECE and piece:
@@ -117,7 +117,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Write the lines of this block at its end: they tell of what became known at once."""
+    """Write the lines of this block together, at its end: they report what became known at once."""
     shown = [handler for handler in logging.getLogger("gnlqueue").handlers if isinstance(handler, _Stream)]
     for handler in shown:
         handler.begin_group()
@@ -129,7 +129,7 @@ def together() -> Iterator[None]:
 
 
 def show_log(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Show the records of `gnlqueue` on `stream` (standard error), unless the project's LOGGING takes care of them."""
+    """Show the records of `gnlqueue` on `stream` (standard error), unless the project's LOGGING handles them."""
     root = logging.getLogger("gnlqueue")
     if root.hasHandlers():
         return

@@ -58,10 +58,10 @@ class Ending(Enum):
 
 
 class Outcome(NamedTuple):
-    """What came of an attempt, to be written under the guard; at once, where it has steps.
+    """What came of an attempt, to be written under the guard; at once, if it has steps.
 
-    `seconds` is how long it ran. `failure` is what is kept of the error. It is described where the task runs, because
-    an exception's text is made by its author's code, which may take its time. `final` says that there is no further
+    `seconds` is how long it ran. `failure` is what is kept of the error; it is made where the task runs, because an
+    exception's text comes from its author's code, which may take a while. `final` says that there is no further
     attempt, and `why` says why not, where the error itself does not.
     """
 
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a worker's attempts run under: `stopping` says whether it shuts down, `lease` is what a step renews by."""
+    """What a worker's attempts run under: `stopping` says whether it shuts down; a step renews the lease by `lease`."""
 
     timeouts: Timeouts
     lease: timedelta
@@ -87,7 +87,7 @@ class Terms:
 
 
 def prepare(claimed: ClaimedJob) -> Task[..., Any] | Outcome:
-    """Return the job's task, or at once the outcome where it cannot be run."""
+    """Return the job's task, or the outcome right away if it cannot be run."""
     try:
         task = get_task(claimed.task_name)
     except UnknownTask:
@@ -208,10 +208,10 @@ def _returned(context: JobContext, task: Task[..., Any], result: Any, began: flo
 
 
 def _not_run(result: Any, task: Task[..., Any]) -> str | None:
-    """Say what a task returned, where it is the task's own body that nobody has run yet; `None` where it is a value.
+    """Say what a task returned, if that is its own body, not run yet; return `None` if it is a value.
 
-    Only the call can tell: a decorator around an `async def` may return the coroutine, and may as well run it. A
-    generator of another name is something that the task made, after its work.
+    Only the call can tell: a decorator around an `async def` may return the coroutine, or may have run it. A generator
+    of another name is something that the task made, after its work.
     """
     try:
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
@@ -227,7 +227,7 @@ def _not_run(result: Any, task: Task[..., Any]) -> str | None:
 
 
 def end_copy(pid: int, outcome: Outcome) -> None:
-    """End this process where it is not `pid`: the task has forked it, and it has come to the task's end here too."""
+    """End this process if it is not `pid`: the task forked it, and the copy has come to the end of the task too."""
     if os.getpid() == pid:
         return
     status = outcome.error.code if isinstance(outcome.error, SystemExit) else outcome.ending is not Ending.DONE
@@ -258,7 +258,7 @@ def _raised(context: JobContext, task: Task[..., Any], error: BaseException, beg
 
 
 def _why_final(claimed: ClaimedJob, task: Task[..., Any], error: BaseException) -> str:
-    """Say what rules out another attempt after this exception, by what the job, else its task, says; "" for nothing."""
+    """Say which option, of the job or else of its task, rules out another attempt after this exception; "" for none."""
     names = {dotted(kind) for kind in type(error).__mro__}
     if isinstance(error, StepFailed):  # look through to what the step raised, on replay too
         if error.final:

@@ -1,4 +1,4 @@
-"""Processes: running a function in one of our own, and what those get that a task forks."""
+"""Processes: running a function in a child process, and restoring signals in those that a task forks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger("gnlqueue.worker")
 
 EXIT_FAILED, EXIT_NOT_READY = 1, 3
 
-#: What says that it is no use to go on or to begin again; each has a message for whoever started us.
+#: What says that it is no use to go on or to start again; each has a message for whoever started us.
 NOT_READY = (DatabaseNotReady, ImproperlyConfigured)
 
-#: Held back in a new process until it has handlers of its own: until then it has its parent's.
+#: Blocked in a new process until it has handlers of its own: until then it has its parent's.
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 
 
@@ -73,12 +73,12 @@ def fork(body: Callable[[], int | None], *, closing: int) -> int:
 
 
 def let_signals_in() -> None:
-    """Receive what was held back: there are handlers for it."""
+    """Receive the signals that were blocked: now there are handlers for them."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 class _Forking(threading.local):
-    """The signals that this thread held back before it began to fork."""
+    """The signals that this thread had blocked before it began to fork."""
 
     mask: set[int | signal.Signals] = set()
 
@@ -88,15 +88,17 @@ _forking = _Forking()
 
 @cache  # registered twice, the second hook would save what the first one has blocked
 def keep_handlers_to_ourselves() -> None:
-    """Let processes that a task forks end by a signal as any process does: our handlers would have them live for ever.
+    """Let a signal end the processes that a task forks, as it ends any process: with our handlers it would not.
 
-    What is ignored stays ignored there: Ctrl-C goes to all processes of a terminal, and a task that runs may finish.
+    What is ignored stays ignored there: Ctrl-C goes to all processes of a terminal, and a running task may finish.
     """
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_child)
 
 
 def _before_fork() -> None:
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who ends a child at once means it, too
+    _forking.mask = signal.pthread_sigmask(
+        signal.SIG_BLOCK, SIGNALS
+    )  # one sent to the child at once has to meet its defaults
 
 
 def _after_fork() -> None:

@@ -1,7 +1,7 @@
 """Keeping alive what workers hold, and giving back what they held when they are gone.
 
-Every third of a lease a beat renews exactly the (id, token) pairs that the workers publish, in one statement. As a
-process of its own (`run_heartbeat_process`) it is deaf to what a task does to its worker's GIL; a `Worker` that runs
+Every third of a lease a beat renews exactly the (id, token) pairs that the workers publish, in one statement. In a
+process of its own (`run_heartbeat_process`) it keeps beating while a task holds its worker's GIL; a `Worker` that runs
 embedded in somebody's program beats from a thread (`HeartbeatThread`).
 """
 

@@ -1,4 +1,4 @@
-"""Who a worker is: its id, the queues it serves, and the row by which people see it."""
+"""Who a worker is: its id, the queues it serves, and the row in which people see it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gnlqueue.registry import default_queues
 
 
 def new_worker_id(prefix: str | None = None) -> str:
-    """Return an id that no worker has had before, also in a container that restarts under the same name and pid.
+    """Return an id that no worker has had before, even in a container that restarts under the same name and pid.
 
     It begins with the prefix (default: the host's name), of which 60 bytes of UTF-8 are kept: a `LeaseTable` counts
     in bytes.
@@ -37,9 +37,9 @@ def served_queues(queue_names: Sequence[str] | None) -> list[str]:
 def register(
     worker_id: str, queue_names: Sequence[str], concurrency: int, database: str, *, lease: float | None = None
 ) -> None:
-    """Show a worker to people; and to a rescue, which leaves the jobs of one that lives.
+    """Make a worker visible: to people, and to a rescue, which leaves a live worker's jobs alone.
 
-    `lease` is the worker's, in seconds (default: the setting): how long it may be silent before people are told so.
+    `lease` is the worker's, in seconds (default: the setting): how long it may be silent before it counts as gone.
     """
     shown = {
         "hostname": socket.gethostname()[:200],
@@ -57,8 +57,8 @@ def register(
 def note_beat(worker_ids: Sequence[str], database: str) -> None:
     """Note that these workers are alive.
 
-    In SQL, as renewing leases is: to have Django put a statement together costs the heartbeat process, which needs it
-    for nothing else, a megabyte of memory that it shared with the workers.
+    In SQL, as renewing leases is: letting the ORM build a statement would cost the heartbeat process, which uses the
+    ORM for nothing else, a megabyte of memory that it shares with the workers.
     """
     if worker_ids:
         places = ", ".join(["%s"] * len(worker_ids))
@@ -68,5 +68,5 @@ def note_beat(worker_ids: Sequence[str], database: str) -> None:
 
 
 def forget(worker_id: str, database: str) -> None:
-    """Show a worker no more."""
+    """Take a worker's row away: it is gone."""
     WorkerProcess.objects.using(database).filter(worker_id=worker_id).delete()

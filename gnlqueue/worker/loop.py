@@ -65,9 +65,9 @@ class Worker:
     1. Claims only as many jobs as there are free slots, and a few more while tasks are short.
     2. Runs `def` tasks in threads and `async def` tasks on one event loop, `concurrency` of them at once.
     3. Writes outcomes in groups; a slot is free only when its outcome is written.
-    4. Keeps what it holds alive by a heartbeat (a thread here, another process under `runworker`).
-    5. Promotes, rescues and prunes beside it.
-    6. Waits for a wakeup, a due job or the next poll, and polls ever less often while there is nothing to do.
+    4. Keeps its leases alive with a heartbeat (a thread here, another process under `runworker`).
+    5. Promotes, rescues and prunes in between.
+    6. Waits for a wakeup, a due job or the next poll, and polls less and less often while there is nothing to do.
 
     Lengths of time are timedeltas or seconds; `None` stands for the default.
 
@@ -77,14 +77,14 @@ class Worker:
     - `heartbeat=False` renews no lease: a job that runs longer may be taken over.
     - `poll_interval` is the first pause of an idle worker, `max_poll_interval` (default: 32 times that) the longest.
       `backoff=False` has it poll at `poll_interval` all the time.
-    - `worker_id` begins the id under which it claims (default: the host's name); the rest makes it a new one.
+    - `worker_id` is the prefix of the id under which it claims (default: the host's name); the rest makes it unique.
     - `on_error(claimed, error)` is called after a failure is recorded.
     - `drain=True` stops it once nothing is due.
     - `shutdown_timeout` is how long running jobs may go on after `stop()` (default: `SHUTDOWN_TIMEOUT_SECONDS`).
-    - `table` is where the heartbeat process of a supervisor sees what the worker holds, assigned to the worker's whole
-      id; without one a thread beats.
+    - `table` is a supervisor's: it carries the worker's whole id, and its heartbeat process sees in it what the worker
+      holds. Without one a thread beats.
 
-    Raises `ValueError` for a number out of range, `InvalidTask` for what is no queue name.
+    Raises `ValueError` for a number out of range, `InvalidTask` for an invalid queue name.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Worker:
     def run(self, still_wanted: Callable[[], bool] = lambda: True) -> None:
         """Work until `stop()`, until `still_wanted` says no (asked at least once a second), or until all is drained.
 
-        A database that cannot be reached is waited for, for ever.
+        Waits for a database that cannot be reached for as long as it takes.
         """
         self._still_wanted = still_wanted
         if not self._supervised:

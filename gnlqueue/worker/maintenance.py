@@ -32,8 +32,8 @@ class Maintenance:
 
     `beat` is seconds between two heartbeats.
 
-    After an outage nothing is rescued for one beat: the owners of the leases that ran out meanwhile renew first. Nor
-    at the start, which may be right after one, unless the worker only drains and would be gone by then.
+    After an outage nothing is rescued for one beat: the owners of leases that ran out meanwhile renew first. The same
+    holds at the start, which may come right after an outage, unless the worker only drains and would be gone by then.
     """
 
     def __init__(self, queue_names: Sequence[str], *, database: str, beat: float, drain: bool = False) -> None:
@@ -69,15 +69,15 @@ class Maintenance:
             self._next_prune = now + (PRUNE_AGAIN if self._prune() == PRUNE_AT_ONCE else TIDY_EVERY)
 
     def finish(self, *, drained: bool) -> None:
-        """Do what must not wait for the next time, as there is none; `drained`: nothing was due any more."""
+        """Do what was left for the next time, as there is none; `drained` says that nothing was due any more."""
         metrics.finished.flush(self._database)
-        if drained:  # it may never live long enough for the first time, however often it is started
+        if drained:  # a draining worker may never live long enough to prune, however often it is started
             for _ in range(LAST_PRUNES):
                 if self._prune() < PRUNE_AT_ONCE:
                     break
 
     def warn_of_paused(self) -> None:
-        """Say which queues are paused, as whoever starts a worker expects it to work."""
+        """Say which queues are paused: whoever starts a worker expects it to work."""
         states = QueueState.objects.using(self._database).filter(queue_name__in=self._queue_names)
         for name in states.filter(paused_at__isnull=False).order_by("pk").values_list("pk", flat=True):
             logger.warning("paused     %s: its jobs wait until manage.py gnlqueue resume %s", name, name)

@@ -143,7 +143,7 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
     except Exception as error:
         if _is_outage(error, claimed):
             raise
-        # It would meet every worker that runs the job, and cost the neighbours in this one their attempts.
+        # Raised, it would end every worker that runs the job, and cost its neighbours their attempts.
         logger.exception("job %d (%s): what came of it could not be recorded", claimed.id, claimed.task_name)
         text = f"What came of it could not be recorded: {failure_of(error).reason}"
         with suppress(LeaseLost, JobNotFound):  # recorded, and what raised came after that
@@ -192,7 +192,7 @@ def _write_blocked(outcome: Outcome) -> None:
 
 
 def _store(claimed: ClaimedJob, error: BaseException | str, kept: Failure, store: Callable[[Failure], T]) -> T:
-    """Store what is kept of an error: without its text where the database refuses that, as stored it must be."""
+    """Store what is kept of an error, without its text if the database refuses that: stored it must be."""
     try:
         return store(kept)
     except DatabaseError as refused:

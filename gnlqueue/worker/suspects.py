@@ -21,9 +21,9 @@ PAUSE = timedelta(seconds=15)  # until it may be claimed again, by whichever wor
 
 
 class Suspects:
-    """Keeps the suspect that was claimed until it is alone, but not for long: nothing is claimed meanwhile.
+    """Keeps a claimed suspect waiting until it is alone, but not for long: nothing is claimed meanwhile.
 
-    `start` is called with it once it is.
+    `start` is called with it once it is alone.
     """
 
     def __init__(self, holdings: Holdings, start: Callable[[list[tuple[ClaimedJob, Task[..., Any]]]], None]) -> None:
