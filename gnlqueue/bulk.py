@@ -43,9 +43,9 @@ AT_ONCE = 500  # jobs that a request changes itself; more are left to a backgrou
 
 
 def act(verb: str, job_id: int, *, using: str, run_after: datetime | timedelta | None = None) -> Job:
-    """Do a verb of the operator log (retry, run_now, reschedule, cancel) to a job, and return the job.
+    """Apply a verb of the operator log (retry, run_now, reschedule, cancel) to a job, and return the job.
 
-    `run_after` is for reschedule; given to retry or run_now, the job does not start before it.
+    `run_after` is for reschedule; with retry or run_now, the job does not start before it.
 
     Raises `WrongStatus` where the verb does not apply, `JobNotFound` where the job is gone.
     """
@@ -81,7 +81,7 @@ def freeze(criteria: Criteria, *, spread: timedelta = timedelta(), run_after: da
 
 
 def uncounted(where: Any) -> tuple[datetime, datetime] | None:
-    """Return between which times jobs may have left the filter of an action without being counted.
+    """Return the times between which jobs may have left the filter of an action without being counted.
 
     `None` where each was counted, or counting has not ended.
     """
@@ -92,7 +92,10 @@ def uncounted(where: Any) -> tuple[datetime, datetime] | None:
 
 
 def run(action_id: int, *, using: str, go_on: Callable[[], None] = lambda: None) -> OperatorAction:
-    """Do the rest of an operator's action, chunk by chunk, and return its row; `go_on` may raise to stop in between."""
+    """Do the rest of an operator's action, chunk by chunk, and return its row.
+
+    `go_on` is called between two chunks, and may raise to stop.
+    """
     while retried(using, lambda: _do_chunk(action_id, using)):
         go_on()
     return OperatorAction.objects.using(using).get(pk=action_id)
@@ -102,7 +105,7 @@ def _do_chunk(action_id: int, using: str) -> bool:
     """Count or change the next jobs and move the position, in one transaction; tell whether something is left."""
     row = OperatorAction.objects.using(using).filter(pk=action_id, finished_at__isnull=True)
     with transaction.atomic(using=using):
-        # A write first: it makes a second runner wait here, and SQLite refuses to read first and write then.
+        # A write first: it makes a second runner wait here, and SQLite may refuse a write that comes after a read.
         if not row.update(done=F("done")):
             return False
         action = row.get()
@@ -150,7 +153,7 @@ class _Chunk:
             self._save("finished_at", "where")
             return
         (plan,) = plans_for(replace(criteria, ids=chunk), self._using)
-        done = sum(map(self._changed, look(plan, len(chunk)).ids))
+        done = sum(map(self._apply, look(plan, len(chunk)).ids))
         action.done += done
         action.skipped += len(chunk) - done
         self._save("done", "skipped")
@@ -176,7 +179,7 @@ class _Chunk:
             action.finished_at = clock()
         else:
             ids = self._left_to_do(self._next(plans[kept["plan"]], CHUNK))
-            done = sum(map(self._changed, ids))
+            done = sum(map(self._apply, ids))
             action.done += done
             action.skipped += len(ids) - done
             if done and action.verb == "cancel":
@@ -214,8 +217,8 @@ class _Chunk:
             return ids  # a job that was retried has left the statuses that are walked
         return [id for id in ids if id not in as_made]
 
-    def _changed(self, id: int) -> bool:
-        """Do the verb to one job; tell whether it still applied."""
+    def _apply(self, id: int) -> bool:
+        """Apply the verb to one job; tell whether it was still applicable."""
         try:
             act(self._action.verb, id, using=self._using, run_after=self._moment(id))
         except (WrongStatus, JobNotFound):
@@ -225,8 +228,8 @@ class _Chunk:
     def _moment(self, id: int) -> datetime | None:
         """Return when the action lets a job start; `None`: at once.
 
-        A job has a moment of its own in the span over which they are spread. Asked again it is the same one, so that
-        one sees of a job whether it has got it.
+        Each job has its own moment in the span over which they are spread. It is the same whenever it is asked for, so
+        that a job's row shows whether it was already given its moment.
         """
         action, kept = self._action, self._kept
         if action.verb == "cancel" or (action.verb == "retry" and "spread" not in kept):

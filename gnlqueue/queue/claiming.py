@@ -26,7 +26,7 @@ from gnlqueue.queue.transitions import LostAttempt
 #: Rows that one promotion or rescue takes at the most, so that a million due at one second do not stall a claim.
 AT_ONCE = 200
 
-#: How long the lease of a job may have run out while its worker beats on.
+#: For how long a job whose lease has run out is left to a worker that still beats.
 LOCKED_AT_MOST = timedelta(hours=1)
 
 
@@ -128,8 +128,8 @@ def rescue(queue_names: Sequence[str], *, alias: str, now: datetime | None = Non
     """Take jobs whose lease has expired from their worker, and return them (at most 200 a queue).
 
     Each goes back to the queue, or is dead or cancelled, as `crashes.end_lost_attempts` says. A row that is locked, by
-    its owner or by somebody else's transaction, is left alone. So is one that was locked until now, as its worker,
-    which lives, could not renew its lease: see `_of_the_living`.
+    its owner or by somebody else's transaction, is left alone. So is one that was locked until now, so that its worker,
+    which is alive, could not renew its lease: see `_of_live_workers`.
     """
     expired = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).filter(lease_expires_at__lt=clock(now))
     one_queue = (expired.filter(queue_name=name).order_by("id") for name in queue_names)
@@ -145,15 +145,16 @@ def _rescue(
     expired: JobQuerySet, lost_by_worker: Mapping[str | None, int], alias: str, now: datetime | None
 ) -> list[LostAttempt]:
     with transaction.atomic(using=alias):
-        rows = expired.exclude(_of_the_living(alias, now)).locked()[:AT_ONCE]
+        rows = expired.exclude(_of_live_workers(alias, now)).locked()[:AT_ONCE]
         return crashes.end_lost_attempts(rows, expired, alias=alias, now=now, lost_by_worker=lost_by_worker)
 
 
-def _of_the_living(alias: str, now: datetime | None) -> Q:
-    """Return which jobs have a worker that has beaten after their lease ran out, and not fallen silent since.
+def _of_live_workers(alias: str, now: datetime | None) -> Q:
+    """Return the jobs of workers that have beaten since the jobs' leases ran out, and have not fallen silent since.
 
-    A beat renews leases before it is noted, but waits for no row: this one was locked, for longer than a lease. The
-    next beat renews it. Should none do so for an hour, the worker does not hold the job, whatever it says.
+    A worker renews its leases before it notes its beat, but waits for no row: such a job's row was locked, for longer
+    than a lease. The next beat renews it. If none does so for an hour, the worker does not hold the job, whatever it
+    says.
     """
     at = now or dialects.read_clock(alias)
     kept = Q(pk__in=())  # none
@@ -165,7 +166,7 @@ def _of_the_living(alias: str, now: datetime | None) -> Q:
 
 
 def _any(rows: JobQuerySet) -> bool:
-    """Tell whether there are such rows; a look needs no lock.
+    """Tell whether there are such rows, without locking any.
 
     Not `exists()`, which drops the order: without it PostgreSQL, expecting to meet one soon, reads the whole table.
     """
