@@ -104,8 +104,14 @@ class GnlqueueBackend(BaseTaskBackend):
         # Django's idea of what becomes JSON is wider than ours, and what it takes is not to be refused here.
         args, kwargs = cast("tuple[list[Any], dict[str, Any]]", normalize_json([list(args), dict(kwargs)]))
         registry.get_task(task.module_path).check_arguments(tuple(args), kwargs)
-        options = {results.BACKEND: self.alias}
-        new = new_job(task.module_path, args, kwargs, self._options_of(task), self.max_attempts, options)
+        new = new_job(
+            task.module_path,
+            args,
+            kwargs,
+            self._options_of(task),
+            max_attempts=self.max_attempts,
+            stored_options={results.BACKEND: self.alias},
+        )
         job = insert(new, alias_of(self.database))
         result = results.result_of(job, task, self.alias)
         task_enqueued.send_robust(type(self), task_result=result)

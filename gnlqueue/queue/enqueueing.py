@@ -17,7 +17,7 @@ from gnlqueue.exceptions import IdempotencyConflict
 from gnlqueue.models import Job
 from gnlqueue.options import Options
 from gnlqueue.queue import wakeups
-from gnlqueue.queue.new_jobs import NewJob, from_call, new_job, stored_options
+from gnlqueue.queue.new_jobs import NewJob, from_call, new_job, options_to_store
 from gnlqueue.queue.transactions import alias_of, retried, warn_outside_transaction
 from gnlqueue.registry import Call, check_name
 
@@ -56,7 +56,7 @@ def enqueue(
         raise TypeError(
             f"args must be a list or a tuple, not {args!r:.100}; pass a single argument as [{args!r:.100}]."
         )
-    said = Options(
+    options = Options(
         queue_name=queue_name,
         priority=priority,
         max_attempts=max_attempts,
@@ -65,8 +65,14 @@ def enqueue(
         run_after=run_after,
         idempotency_key=idempotency_key,
     )
-    options = stored_options({"backoff": said.backoff, "timeout": said.timeout})
-    new = new_job(check_name(task_name), args, kwargs or {}, said, max_attempts, options)
+    new = new_job(
+        check_name(task_name),
+        args,
+        kwargs or {},
+        options,
+        max_attempts=max_attempts,
+        stored_options=options_to_store({"backoff": options.backoff, "timeout": options.timeout}),
+    )
     return insert(new, alias_of(using), now)
 
 
@@ -131,7 +137,7 @@ def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
     Returns the ids, and the places of those that are new.
     """
     ids = [0] * len(new)
-    plain = [place for place, each in enumerate(new) if each.said.idempotency_key is None]
+    plain = [place for place, each in enumerate(new) if each.options.idempotency_key is None]
     made = set(plain)
     with transaction.atomic(using=alias):
         for places in _batches(plain, new):
@@ -191,8 +197,9 @@ def _of_same_key(new: NewJob, alias: str, now: datetime | None) -> Job:
     if job.task_name != new.task_name or not payloads.same([job.args, job.kwargs], [new.args, new.kwargs]):
         other = "has other arguments" if job.task_name == new.task_name else f"runs {job.task_name}"
         raise IdempotencyConflict(
-            f"The idempotency key {new.said.idempotency_key!r} belongs to job {job.pk}, which {other}: {new.task_name} "
-            "was not enqueued. One key is for one call of one task: put what makes the calls differ into the key."
+            f"The idempotency key {new.options.idempotency_key!r} belongs to job {job.pk}, which {other}: "
+            f"{new.task_name} was not enqueued. One key is for one call of one task: put what makes the calls differ "
+            "into the key."
         )
     return job
 
@@ -234,7 +241,7 @@ def _execute_insert(
 
 def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
     """Return the inserted row as a `Job` without reading it again; what was not returned loads on access."""
-    said = new.said
+    options = new.options
     job = Job.__new__(Job)  # `Job.from_db` sets one field after the other, which takes a tenth of the whole call
     job._state = ModelState()
     job._state.adding, job._state.db = False, alias
@@ -242,14 +249,14 @@ def _job(new: NewJob, alias: str, row: tuple[Any, ...]) -> Job:
         _AT_FIRST,
         **dict(zip(_RETURNED, row, strict=False)),
         task_name=new.task_name,
-        queue_name=said.queue_name,
+        queue_name=options.queue_name,
         args=new.args,
         kwargs=new.kwargs,
-        priority=said.priority,
+        priority=options.priority,
         status=new.status,
         max_attempts=new.max_attempts,
-        options=new.options,
-        idempotency_key=said.idempotency_key,
+        options=new.stored_options,
+        idempotency_key=options.idempotency_key,
         key_hash=new.key_hash,
         created=True,
     )

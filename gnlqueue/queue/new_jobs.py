@@ -1,4 +1,4 @@
-"""Jobs that are about to be inserted: what was said of them is checked, and is as it will be stored."""
+"""Jobs that are about to be inserted: checked, and in the form in which they will be stored."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ class NewJob(NamedTuple):
     kwargs: dict[str, Any]
     args_text: str
     kwargs_text: str
-    options: dict[str, Any] | None
-    options_text: str | None
+    options: Options
+    stored_options: dict[str, Any] | None
+    stored_options_text: str | None
     max_attempts: int | None
-    said: Options
 
     @property
     def key_hash(self) -> str | None:
         """The hash by which the table knows the idempotency key."""
-        key = self.said.idempotency_key
+        key = self.options.idempotency_key
         return None if key is None else key_hash_of(key)
 
     @property
     def status(self) -> str:
         """Scheduled where it should wait; `claim` promotes it when the database's clock says so."""
-        return _READY if self.said.run_after is None else _SCHEDULED
+        return _READY if self.options.run_after is None else _SCHEDULED
 
     def row(self) -> NewRow:
         """Return what the INSERT says of it."""
-        said, run_after = self.said, self.said.run_after
+        options, run_after = self.options, self.options.run_after
         return NewRow(
             self.task_name,
-            said.queue_name,
+            options.queue_name,
             self.args_text,
             self.kwargs_text,
-            said.priority,
+            options.priority,
             self.status,
             self.max_attempts,
-            self.options_text,
-            said.idempotency_key,
+            self.stored_options_text,
+            options.idempotency_key,
             self.key_hash,
             run_after if isinstance(run_after, datetime) else None,
             run_after if isinstance(run_after, timedelta) else timedelta(),
@@ -66,11 +66,12 @@ def new_job(
     task_name: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    said: Options,
+    options: Options,
+    *,
     max_attempts: int | None,
-    options: dict[str, Any] | None,
+    stored_options: dict[str, Any] | None,
 ) -> NewJob:
-    """Return a job to insert. `max_attempts` and `options` are what the row keeps; the rest is asked of the task.
+    """Return a job to insert. The row keeps `max_attempts` and `stored_options`; the task has the rest when it runs.
 
     Raises `PayloadError` for arguments that JSON cannot carry, and for options that are too long.
     """
@@ -83,15 +84,15 @@ def new_job(
         args_text=payloads.encode(args, "args", limit=limit),
         kwargs_text=payloads.encode(kwargs, "kwargs", limit=limit),
         options=options,
-        options_text=None if options is None else _options_text(options),
+        stored_options=stored_options,
+        stored_options_text=None if stored_options is None else _options_text(stored_options),
         max_attempts=max_attempts,
-        said=said,
     )
 
 
-def _options_text(options: dict[str, Any]) -> str:
+def _options_text(stored_options: dict[str, Any]) -> str:
     fewer = ": name fewer exception classes in retry_for and give_up_on."
-    return payloads.encode(options, "options", limit=MOST_OPTIONS, advice=fewer)
+    return payloads.encode(stored_options, "options", limit=MOST_OPTIONS, advice=fewer)
 
 
 def from_call(call: Call) -> NewJob:
@@ -101,10 +102,17 @@ def from_call(call: Call) -> NewJob:
     """
     task = call.task
     own = task.overrides  # only what this call changed is stored; the rest is the task's when the job runs
-    return new_job(task.name, call.args, call.kwargs, task.options, own.get("max_attempts"), stored_options(own))
+    return new_job(
+        task.name,
+        call.args,
+        call.kwargs,
+        task.options,
+        max_attempts=own.get("max_attempts"),
+        stored_options=options_to_store(own),
+    )
 
 
-def stored_options(own: Mapping[str, Any]) -> dict[str, Any] | None:
+def options_to_store(own: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the options that travel with the job, as JSON; exception classes by their dotted names."""
     if not own:
         return None

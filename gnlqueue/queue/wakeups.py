@@ -34,7 +34,7 @@ _last_sent: dict[tuple[str, str], float] = {}
 
 def announce(alias: str, new: Iterable[NewJob]) -> None:
     """Wake the workers of the queues of these jobs, once the surrounding transaction has committed."""
-    wake(alias, {each.said.queue_name for each in new if each.said.run_after is None})
+    wake(alias, {each.options.queue_name for each in new if each.options.run_after is None})
 
 
 def wake(alias: str, queue_names: Iterable[str]) -> None:
