@@ -65,12 +65,12 @@ def _run(job: tuple[int, str, str]) -> None:
 def _run_one(id: int, queue_name: str, alias: str) -> None:
     """Run a job, unless it is not ready: a worker may have been faster."""
     from gnlqueue.queue.claiming import claim_one
-    from gnlqueue.worker import alone, identity
+    from gnlqueue.worker import foreground, identity
 
     lease = timedelta(seconds=settings().LEASE_SECONDS)
     claimed = claim_one(id, queue_name, worker_id=identity.new_worker_id(), lease=lease, alias=alias)
     if claimed is not None:
-        alone.run_here(claimed, lease)
+        foreground.run_here(claimed, lease)
 
 
 def _changed(*, setting: str, **_: Any) -> None:

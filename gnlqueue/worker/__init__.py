@@ -28,7 +28,7 @@ pace                  when to look for jobs next
 outbox                what is still to be written or given back, also while the database is away
 outcomes              write what came of jobs, in groups
 console               what people read
-alone                 one job in the caller's own thread: `Worker.run_once`
+foreground            one job in the caller's own thread: `Worker.run_once`, `INLINE`
 ====================  ==================================================================================
 """
 

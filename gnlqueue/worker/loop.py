@@ -20,7 +20,7 @@ from gnlqueue.models import Job
 from gnlqueue.queue import ClaimedJob, claiming, crashes, transitions
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.worker import alone, executor, identity, outcomes, wakeup
+from gnlqueue.worker import executor, foreground, identity, outcomes, wakeup
 from gnlqueue.worker.connections import close_broken_connections
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
@@ -160,7 +160,7 @@ class Worker:
             return None
         self._table.owner = Owner.ALIVE
         with _running(self._heartbeat_thread()):
-            alone.run(claimed, self._holdings, self._terms, self._on_error)
+            foreground.run(claimed, self._holdings, self._terms, self._on_error)
         return queue.get(claimed)
 
     def _heartbeat_thread(self) -> HeartbeatThread | None:
