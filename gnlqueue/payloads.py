@@ -48,10 +48,14 @@ def encode(value: Any, what: str, *, limit: int, advice: str = _STORE_ELSEWHERE)
         return "{}" if isinstance(value, dict) else "[]"
     _check(value, what, 0)
     text = _json.encode(value)
-    size = len(text) if text.isascii() else len(text.encode())
-    if size > limit:
+    if (size := size_of(text)) > limit:
         raise PayloadError(f"{what}: {size:,} bytes as JSON, and the limit is {limit:,}{advice}")
     return text
+
+
+def size_of(text: str) -> int:
+    """Return the bytes of a text in UTF-8, without encoding it where that tells nothing new."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _check(value: Any, place: _Place, depth: int) -> None:

@@ -61,6 +61,7 @@ def compiled_one(alias: str, queue_name: str, id: int) -> Candidates:
 
 @cache
 def _template(alias: str, vendor: str, has_floor: bool) -> Candidates:
+    """Return the SQL with its placeholders. `vendor` is there for the cache: an alias may get another database."""
     rows = candidates(alias, _ANY_QUEUE)
     if has_floor:  # compared as a row, which is a range of the index
         rows = rows.filter(RawSQL("(priority = %s AND (run_at, id) >= (%s, %s))", _ANY_FLOOR, BooleanField()))

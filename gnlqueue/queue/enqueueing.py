@@ -159,7 +159,7 @@ def _batches(places: Sequence[int], new: Sequence[NewJob]) -> Iterator[list[int]
     batch: list[int] = []
     room = BATCH_BYTES
     for place in places:
-        size = _bytes(new[place].args_text) + _bytes(new[place].kwargs_text)
+        size = payloads.size_of(new[place].args_text) + payloads.size_of(new[place].kwargs_text)
         if batch and (len(batch) == BATCH or size > room):
             yield batch
             batch, room = [], BATCH_BYTES
@@ -167,10 +167,6 @@ def _batches(places: Sequence[int], new: Sequence[NewJob]) -> Iterator[list[int]
         room -= size
     if batch:
         yield batch
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _insert_unless_taken(new: Sequence[NewJob], alias: str, now: datetime | None) -> list[tuple[Any, ...]]:

@@ -268,8 +268,8 @@ def prune(
     for status in wanted:
         while limit is None or pruned < limit:
             size = PRUNE_BATCH if limit is None else min(PRUNE_BATCH, limit - pruned)
-            rows = _prunable(old.with_status(status), alias)
-            batch = retried(alias, lambda: _prune(rows.order_by("finished_at", "id"), size, alias))  # noqa: B023  called at once
+            rows = _prunable(old.with_status(status)).order_by("finished_at", "id")
+            batch = retried(alias, lambda: _prune(rows, size, alias))  # noqa: B023  called at once
             pruned += batch
             if batch < size or pruned == limit:
                 break
@@ -277,9 +277,11 @@ def prune(
     return pruned
 
 
-def _prunable(rows: JobQuerySet, alias: str) -> JobQuerySet:
-    entries = RunJournalEntry.objects.filter(run_id=run_id_of_outer_job())
-    return rows.filter(~Exists(entries.filter(status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED])))
+def _prunable(rows: JobQuerySet) -> JobQuerySet:
+    unknown = RunJournalEntry.objects.filter(
+        run_id=run_id_of_outer_job(), status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED]
+    )
+    return rows.filter(~Exists(unknown))
 
 
 def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
@@ -288,13 +290,11 @@ def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
         ids = list(rows.locked().values_list("id", flat=True)[:size])
         if not ids:
             return 0
-        entries = RunJournalEntry.objects.using(alias).filter(run_id__in=[run_id_of(id) for id in ids])
-        entries.delete()
-        locks = RunLock.objects.using(alias).filter(pk__in=[RunLock.key(run_id_of(id)) for id in ids])
-        locks.filter(owner__isnull=True).delete()
+        run_ids = [run_id_of(id) for id in ids]
+        RunJournalEntry.objects.using(alias).filter(run_id__in=run_ids).delete()
+        RunLock.objects.using(alias).filter(pk__in=[*map(RunLock.key, run_ids)], owner__isnull=True).delete()
         JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
-        jobs = Job.objects.using(alias).filter(pk__in=ids, status__in=FINISHED)
-        return jobs._raw_delete(alias)
+        return Job.objects.using(alias).filter(pk__in=ids, status__in=FINISHED)._raw_delete(alias)
 
 
 def _identify(job: Job | ClaimedJob | int, using: str | None) -> tuple[int, str]:
