@@ -117,7 +117,8 @@ def test_database_file_that_cannot_be_opened(alias: str, runworker: Run, directo
         (["--queues", ","], 2, "'' is not a queue name"),
         (["--concurrency", "0"], 2, "'0' is not a number above 0"),
         (["--lease", "soon"], 2, "'soon' is not a number above 0"),
-        (["--database", "elsewhere"], 1, "DATABASES has no alias 'elsewhere'; it has default"),
+        (["--database", "elsewhere"], 2, "DATABASES has no alias 'elsewhere'; it has default"),
+        (["--no-heartbeat", "--processes", "2"], 2, "with --no-heartbeat, there is one process"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

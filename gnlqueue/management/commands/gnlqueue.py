@@ -24,7 +24,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
-from gnlqueue.management.commands.runworker import add_worker_arguments, run_worker, without_reload
+from gnlqueue.management.commands.runworker import add_worker_arguments, database_alias, run_worker, without_reload
 from gnlqueue.models import (
     Job,
     JobAttempt,
@@ -98,14 +98,11 @@ class Command(BaseCommand):
 
     def _subcommand(self, commands: Any, name: str, help: str) -> ArgumentParser:
         parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
-        parser.add_argument("--database", help="alias of the queue's database")
+        parser.add_argument("--database", type=database_alias, metavar="ALIAS", help="alias of the queue's database")
         return parser
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = options["subcommand"]
-        alias = options.get("database")
-        if alias is not None and alias not in connections:
-            raise CommandError(f"DATABASES has no alias {alias!r}; it has {', '.join(connections)}.")
         try:
             status = getattr(self, f"_{name}")(options)
             self.stdout.flush()
@@ -115,7 +112,7 @@ class Command(BaseCommand):
         except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            raise CommandError(_why(error, alias)) from error
+            raise CommandError(_why(error, options["database"])) from error
         if status:
             sys.exit(status)
 

@@ -30,6 +30,8 @@ from gnlqueue.worker.supervisor import Supervisor
 
 logger = logging.getLogger("gnlqueue.worker")
 
+EXIT_WRONG_ARGUMENTS = 2  # as argparse has it
+
 
 def queue_list(text: str) -> list[str]:
     """Parse `default,billing` into queue names."""
@@ -38,6 +40,13 @@ def queue_list(text: str) -> list[str]:
         return [check_queue_name(name) for name in names]
     except GnlqueueError as error:
         raise ArgumentTypeError(f"{error} Separate queues with commas: --queues default,billing.") from None
+
+
+def database_alias(text: str) -> str:
+    """Parse an alias of DATABASES."""
+    if text not in connections:
+        raise ArgumentTypeError(f"DATABASES has no alias {text!r}; it has {', '.join(connections)}.")
+    return text
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -64,7 +73,12 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
         metavar="A,B",
         help="the queues to serve (default: every queue that a task names, and 'default')",
     )
-    add("--database", help="alias of the queue's database (default: GNLQUEUE['DATABASE'], else the router's)")
+    add(
+        "--database",
+        type=database_alias,
+        metavar="ALIAS",
+        help="alias of the queue's database (default: GNLQUEUE['DATABASE'], else the router's)",
+    )
     add("--processes", type=positive(int), default=1, metavar="N", help="worker processes (default: 1)")
     add("--concurrency", type=positive(int), default=4, metavar="M", help="jobs at once in each process (default: 4)")
     add(
@@ -135,12 +149,12 @@ def run_worker(options: dict[str, Any], command: list[str]) -> int:
         "drain": options["drain"],
         "shutdown_timeout": options["shutdown_timeout"],
     }
-    if options["database"] is not None and options["database"] not in connections:
-        raise CommandError(f"DATABASES has no alias {options['database']!r}; it has {', '.join(connections)}.")
+    single = not hasattr(os, "fork") or options["no_heartbeat"]
+    if single and (options["processes"] > 1 or options["health_file"]):
+        text = "Without fork, or with --no-heartbeat, there is one process, and no --health-file."
+        raise CommandError(text, returncode=EXIT_WRONG_ARGUMENTS)
     _say_what_starts(options)
-    if not hasattr(os, "fork") or options["no_heartbeat"]:
-        if options["processes"] > 1 or options["health_file"]:
-            raise CommandError("Without fork, or with --no-heartbeat, there is one process, and no --health-file.")
+    if single:
         return _run_single(worker)
     return Supervisor(worker, options["processes"], options["health_file"]).run()
 
