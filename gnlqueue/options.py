@@ -141,18 +141,18 @@ class CallOptions(TaskOptions, total=False):
 TASK_OPTIONS = frozenset(TaskOptions.__annotations__)
 CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
-RUN_AFTER = ": use .using(run_after=…) where you enqueue, an aware datetime or a timedelta from now"
-TIMEOUT = ": use timeout=…, the seconds of one attempt"
-#: The hints for other queues' names, where no name of ours is like them.
-OTHERS_NAMES = {
+_RUN_AFTER = ": use .using(run_after=…) where you enqueue, an aware datetime or a timedelta from now"
+_TIMEOUT = ": use timeout=…, the seconds of one attempt"
+#: What to say to Celery's names of options, which no name of ours is close to.
+_CELERY_HINTS = {
     "bind": ": use takes_context=True, with a first parameter named 'context'",
-    "countdown": RUN_AFTER,
-    "delay": RUN_AFTER,
+    "countdown": _RUN_AFTER,
+    "delay": _RUN_AFTER,
     "dont_autoretry_for": ": use give_up_on=…",
-    "eta": RUN_AFTER,
+    "eta": _RUN_AFTER,
     "max_retries": ": use max_attempts=…, where the first one counts too",
-    "soft_time_limit": TIMEOUT,
-    "time_limit": TIMEOUT,
+    "soft_time_limit": _TIMEOUT,
+    "time_limit": _TIMEOUT,
 }
 
 
@@ -165,6 +165,6 @@ def with_options(options: Options, given: Mapping[str, Any], allowed: frozenset[
         if name in CALL_OPTIONS and name not in allowed:
             raise InvalidTask(f"{name} belongs to one call: use .using({name}=…) where you enqueue.")
         if name not in allowed:
-            hint = OTHERS_NAMES.get(name) or suggestion(name, allowed)
+            hint = _CELERY_HINTS.get(name) or suggestion(name, allowed)
             raise InvalidTask(f"There is no option {name!r}{hint}.")
     return replace(options, **given)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TextIO
 from django.core.management.color import color_style
 
 LONGEST_PIECE = 4096  # characters; POSIX promises less, but this is what Linux and others write to a pipe as a whole
-
+MOST_LISTED = 20  # ids in one line
 
 #: What comes of a job that we stop by an interrupt, whose text says why. Our frames say nothing more.
 _STOPPED = {"blocked", "cancelled"}
@@ -152,3 +152,10 @@ def length(of: timedelta | float) -> str:
     if seconds < 3600 * 2:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.0f} h"
+
+
+def job_list(ids: Sequence[int]) -> str:
+    """Return `job 3`, `jobs 3, 4`, or the first twenty and how many more."""
+    shown = ", ".join(map(str, ids[:MOST_LISTED]))
+    more = f" and {len(ids) - MOST_LISTED} more" if len(ids) > MOST_LISTED else ""
+    return f"job{'s' if len(ids) > 1 else ''} {shown}{more}"

@@ -23,7 +23,8 @@ from gnlqueue.exceptions import DatabaseNotReady
 from gnlqueue.queue import crashes, leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker import identity
-from gnlqueue.worker.losses import names, say_what_waits_for_a_human
+from gnlqueue.worker.console import job_list
+from gnlqueue.worker.losses import say_what_waits_for_a_human
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -128,7 +129,7 @@ def _say_given_back(
     ):
         ids = [id for id, token in pairs if (id, token) in gone]
         if ids:
-            logger.log(level, text, names(ids), worker_id)
+            logger.log(level, text, job_list(ids), worker_id)
 
 
 class HeartbeatThread(threading.Thread):

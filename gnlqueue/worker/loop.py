@@ -22,12 +22,12 @@ from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker import executor, foreground, identity, outcomes, wakeup
 from gnlqueue.worker.connections import close_broken_connections
+from gnlqueue.worker.console import job_list
 from gnlqueue.worker.executor import Outcome, Terms
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.inbox import Inbox
 from gnlqueue.worker.intake import Intake
-from gnlqueue.worker.losses import names
 from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.outbox import Outbox
 from gnlqueue.worker.pace import Pace
@@ -376,7 +376,7 @@ class Worker:
         unfinished = [claimed for claimed in self._holdings if claimed.pair not in overdue]
         if unfinished:
             logger.warning(
-                "stopping   without %s, which did not finish in time", names([each.id for each in unfinished])
+                "stopping   without %s, which did not finish in time", job_list([each.id for each in unfinished])
             )
         if self._supervised:
             return

@@ -10,15 +10,6 @@ from gnlqueue.queue.transitions import LostAttempt
 
 logger = logging.getLogger("gnlqueue.worker")
 
-MOST_NAMES = 20
-
-
-def names(job_ids: Sequence[int]) -> str:
-    """Return `job 3`, `jobs 3, 4`, or the first twenty and how many more."""
-    shown = ", ".join(map(str, job_ids[:MOST_NAMES]))
-    more = f" and {len(job_ids) - MOST_NAMES} more" if len(job_ids) > MOST_NAMES else ""
-    return f"job{'s' if len(job_ids) > 1 else ''} {shown}{more}"
-
 
 def say_what_waits_for_a_human(lost: Sequence[LostAttempt]) -> None:
     """Log a line for each job that will not run again by itself, like that of one that failed."""

@@ -12,7 +12,8 @@ from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import QueueState, WorkerProcess
 from gnlqueue.queue import claiming, operating
-from gnlqueue.worker.losses import names, say_what_waits_for_a_human
+from gnlqueue.worker.console import job_list
+from gnlqueue.worker.losses import say_what_waits_for_a_human
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -86,7 +87,7 @@ class Maintenance:
         rescued = claiming.rescue(self._queue_names, alias=self._database)
         if rescued:
             ids = [each.job_id for each in rescued]
-            logger.error("rescued    %s: the lease ran out, as the worker died or lost contact", names(ids))
+            logger.error("rescued    %s: the lease ran out, as the worker died or lost contact", job_list(ids))
             say_what_waits_for_a_human(rescued)
 
     def _tidy(self) -> None:

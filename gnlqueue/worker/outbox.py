@@ -12,10 +12,9 @@ from collections.abc import Iterable
 
 from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.worker import outcomes
-from gnlqueue.worker.console import length
+from gnlqueue.worker.console import job_list, length
 from gnlqueue.worker.executor import Outcome
 from gnlqueue.worker.holdings import Holdings
-from gnlqueue.worker.losses import names
 from gnlqueue.worker.prefetch import Prefetch
 
 logger = logging.getLogger("gnlqueue.worker")
@@ -60,7 +59,7 @@ class Outbox:
                     "slow       %s to write what came of %s; nothing was claimed meanwhile. Did a long transaction "
                     "lock their rows, or are signal receivers slow?",
                     length(took),
-                    names([outcome.claimed.id for outcome in written]),
+                    job_list([outcome.claimed.id for outcome in written]),
                 )
         finally:
             self._prefetch.note([outcome.seconds for outcome in written if outcome.seconds])  # some never ran

@@ -95,7 +95,7 @@ def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None
             raise
         return
     gone = {claimed.pair for claimed in lost}
-    like = _record(logging.INFO)
+    like = _empty_record(logging.INFO)
     with together():
         for outcome in done:
             if gone and outcome.claimed.pair in gone:
@@ -103,7 +103,7 @@ def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None
             else:
                 _report(outcome, logging.INFO, "done", "", like)
                 metrics.finished.note(outcome.claimed, outcome.seconds, succeeded=True)
-                _finished(outcome.claimed, JobStatus.DONE)
+                _send_finished(outcome.claimed, JobStatus.DONE)
             written(outcome)
 
 
@@ -125,7 +125,7 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
         if outcome.ending is Ending.CANCELLED:
             transitions.confirm_cancel(claimed)
             _report(outcome, logging.WARNING, "cancelled", "")
-            _finished(claimed, JobStatus.CANCELLED)
+            _send_finished(claimed, JobStatus.CANCELLED)
         elif outcome.ending is Ending.UNKNOWN_TASK:
             _write_unknown(outcome)
         elif outcome.ending is Ending.FAILED:
@@ -168,7 +168,7 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
         if job.status == JobStatus.BLOCKED:
             signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason="in_doubt")
         else:
-            _finished(claimed, JobStatus(job.status))
+            _send_finished(claimed, JobStatus(job.status))
     signals.send(signals.job_attempt_failed, job=claimed, error=error)
     if on_error is not None:
         try:
@@ -186,7 +186,7 @@ def _write_blocked(outcome: Outcome) -> None:
         signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason=blocked.reason)
     elif status == JobStatus.CANCELLED:
         _report(outcome, logging.ERROR, "cancelled", f"as was asked for; its doubt remains. {blocked}")
-        _finished(claimed, JobStatus.CANCELLED)
+        _send_finished(claimed, JobStatus.CANCELLED)
     else:
         _report(outcome, logging.INFO, "ready", "what it was blocked for has been resolved meanwhile")
 
@@ -211,7 +211,7 @@ def _write_unknown(outcome: Outcome) -> None:
     delay = UNKNOWN_TASK_BACKOFF.delay(1 + int(waited / UNKNOWN_TASK_BACKOFF.base).bit_length())
     if transitions.postpone_unknown(claimed, delay=delay, grace=grace):
         _report(outcome, logging.ERROR, "dead", f"no worker has known this task for {length(grace)}")
-        _finished(claimed, JobStatus.DEAD)
+        _send_finished(claimed, JobStatus.DEAD)
     else:
         hint = "no tasks.py of this process registers it; is the deploy complete? (If it was renamed: aliases=.)"
         _report(outcome, logging.ERROR, "unknown", f"{hint} Next in {length(delay)}, uncounted")
@@ -226,7 +226,7 @@ def _report(outcome: Outcome, level: int, word: str, rest: str, like: logging.Lo
     took = f"{length(outcome.seconds)}, waited {length(waited)}{'  ' if rest else ''}{rest}"
     error = outcome.error if level >= logging.WARNING and isinstance(outcome.error, BaseException) else None
     record = logging.LogRecord.__new__(logging.LogRecord)
-    record.__dict__.update((like or _record(level)).__dict__)
+    record.__dict__.update((like or _empty_record(level)).__dict__)
     record.__dict__.update(
         msg=f"{word:<9}  {claimed.task_name}  job {claimed.id}  {took}",
         exc_info=(type(error), error, error.__traceback__) if error is not None and error.__traceback__ else None,
@@ -242,7 +242,7 @@ def _report(outcome: Outcome, level: int, word: str, rest: str, like: logging.Lo
     logger.handle(record)
 
 
-def _record(level: int) -> logging.LogRecord:
+def _empty_record(level: int) -> logging.LogRecord:
     """Return an empty record; `logger.log` would look for its caller, which is half of what a line costs."""
     return logging.LogRecord(logger.name, level, __file__, 0, "", None, None)
 
@@ -258,7 +258,7 @@ def _report_lost(outcome: Outcome, why: str) -> None:
     )
 
 
-def _finished(claimed: ClaimedJob, status: JobStatus) -> None:
+def _send_finished(claimed: ClaimedJob, status: JobStatus) -> None:
     if signals.job_finished.receivers:
         signals.send(
             signals.job_finished,
