@@ -29,6 +29,7 @@ attempts      how many, how far apart, and what is kept of a failed one
 new_jobs      a job about to be inserted, checked
 enqueueing    the one INSERT
 operating     what people do from outside
+pruning       deleting what finished long ago
 reading       `stats`, `dead`
 wakeups       telling idle workers that there is work
 transactions  which alias, and trying again after a deadlock
@@ -45,12 +46,12 @@ from gnlqueue.queue.operating import (
     enqueue_again,
     get,
     pause,
-    prune,
     reschedule,
     resume,
     retry,
     unblock,
 )
+from gnlqueue.queue.pruning import prune
 from gnlqueue.queue.reading import dead, stats
 from gnlqueue.queue.transitions import block, complete, fail, release, suspend
 

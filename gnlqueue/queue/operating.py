@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import Exists
 from django.db.models.functions import Coalesce
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
-from gnlqueue.lengths import seconds
-from gnlqueue.models import (
-    FINISHED,
-    NOT_EFFECTS,
-    WAITING,
-    EntryStatus,
-    Job,
-    JobAttempt,
-    JobQuerySet,
-    JobStatus,
-    QueueState,
-    RunJournalEntry,
-    RunLock,
-    run_id_of,
-    run_id_of_outer_job,
-)
+from gnlqueue.models import NOT_EFFECTS, WAITING, EntryStatus, Job, JobStatus, QueueState
 from gnlqueue.options import check_queue_name
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
@@ -39,10 +22,6 @@ from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)
-PRUNED = (JobStatus.DONE, JobStatus.CANCELLED)
-
-PRUNE_BATCH = 500  # jobs deleted in one transaction
-PRUNE_PAUSE = 0.05  # seconds between two, for everybody else
 
 
 class EnqueuedAgain(NamedTuple):
@@ -236,65 +215,6 @@ def resume(queue_name: str, *, using: str | None = None) -> None:
     alias = alias_of(using)
     QueueState.objects.using(alias).filter(pk=check_queue_name(queue_name)).update(paused_at=None)
     wakeups.wake(alias, [queue_name])
-
-
-def prune(
-    older_than: timedelta,
-    *,
-    statuses: Iterable[JobStatus] = PRUNED,
-    queue_name: str | None = None,
-    limit: int | None = None,
-    using: str | None = None,
-    now: datetime | None = None,
-) -> int:
-    """Delete jobs that finished longer ago than `older_than`, each with its journal, and return how many.
-
-    Done and cancelled ones unless `statuses` says otherwise (dead ones are kept for a human). A job with an entry in
-    doubt is never deleted. Works in small transactions with pauses between them, so that others get their turn; `limit`
-    bounds the number of jobs.
-
-    Raises `ValueError` for a status in which jobs are not finished, or a length of time that is negative or longer than
-    a hundred years; `InvalidTask` for an invalid queue name.
-    """
-    alias = alias_of(using)
-    age = timedelta(seconds=seconds(older_than, "older_than"))
-    wanted = [JobStatus(status) for status in statuses]
-    if not set(wanted) <= set(FINISHED):
-        raise ValueError(f"Only done, cancelled and dead jobs are pruned, not {', '.join(wanted)}.")
-    old = Job.objects.using(alias).filter(finished_at__lt=clock(now, offset=-age))
-    if queue_name is not None:
-        old = old.filter(queue_name=check_queue_name(queue_name))
-    pruned = 0
-    for status in wanted:
-        while limit is None or pruned < limit:
-            size = PRUNE_BATCH if limit is None else min(PRUNE_BATCH, limit - pruned)
-            rows = _prunable(old.with_status(status)).order_by("finished_at", "id")
-            batch = retried(alias, lambda: _prune(rows, size, alias))  # noqa: B023  called at once
-            pruned += batch
-            if batch < size or pruned == limit:
-                break
-            time.sleep(PRUNE_PAUSE)
-    return pruned
-
-
-def _prunable(rows: JobQuerySet) -> JobQuerySet:
-    unknown = RunJournalEntry.objects.filter(
-        run_id=run_id_of_outer_job(), status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED]
-    )
-    return rows.filter(~Exists(unknown))
-
-
-def _prune(rows: JobQuerySet, size: int, alias: str) -> int:
-    with transaction.atomic(using=alias):
-        # Locked, so that no job is retried between the deletion of its journal and its own.
-        ids = list(rows.locked().values_list("id", flat=True)[:size])
-        if not ids:
-            return 0
-        run_ids = [run_id_of(id) for id in ids]
-        RunJournalEntry.objects.using(alias).filter(run_id__in=run_ids).delete()
-        RunLock.objects.using(alias).filter(pk__in=[*map(RunLock.key, run_ids)], owner__isnull=True).delete()
-        JobAttempt.objects.using(alias).filter(job_id__in=ids).delete()
-        return Job.objects.using(alias).filter(pk__in=ids, status__in=FINISHED)._raw_delete(alias)
 
 
 def _identify(job: Job | ClaimedJob | int, using: str | None) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from gnlqueue import metrics
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import QueueState, WorkerProcess
-from gnlqueue.queue import claiming, operating
+from gnlqueue.queue import claiming, pruning
 from gnlqueue.worker.console import job_list
 from gnlqueue.worker.losses import say_what_waits_for_a_human
 
@@ -99,7 +99,7 @@ class Maintenance:
         retention = settings().RETENTION_SECONDS
         if retention is None:
             return 0
-        pruned = operating.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)
+        pruned = pruning.prune(timedelta(seconds=retention), limit=PRUNE_AT_ONCE, using=self._database)
         if pruned:
             logger.info("pruned     %d finished jobs", pruned)
         return pruned

@@ -329,8 +329,8 @@ def test_prune_keeps_to_one_queue_and_to_its_limit(alias: str) -> None:
 
 
 def test_prune_goes_on_batch_by_batch(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnlqueue.queue.operating.PRUNE_BATCH", 2)
-    monkeypatch.setattr("gnlqueue.queue.operating.PRUNE_PAUSE", 0)
+    monkeypatch.setattr("gnlqueue.queue.pruning.BATCH", 2)
+    monkeypatch.setattr("gnlqueue.queue.pruning.PAUSE", 0)
     for _ in range(5):
         cancelled()
     assert queue.prune(timedelta(days=1), now=after(days=2)) == 5
