@@ -50,6 +50,19 @@ def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
     return classes
 
 
+def check_run_after(run_after: datetime | timedelta) -> None:
+    """Check an earliest start: an aware datetime, or a timedelta from now.
+
+    Raises `TypeError` for anything else, `ValueError` for a time without a zone or a delay beyond a hundred years.
+    """
+    if isinstance(run_after, timedelta):
+        seconds(max(run_after, timedelta()), "run_after")
+    elif not isinstance(run_after, datetime):
+        raise TypeError(f"run_after must be an aware datetime or a timedelta from now, not {run_after!r}.")
+    elif run_after.utcoffset() is None:
+        raise ValueError(f"run_after={run_after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a task, or one call of it, says about its jobs.
@@ -82,9 +95,11 @@ class Options:
             raise InvalidTask(f"backoff must be a gnlqueue.Backoff, not {self.backoff!r}.")
         try:
             self._normalise()
-            self._check_call()
-        except ValueError as error:
+            if self.run_after is not None:
+                check_run_after(self.run_after)
+        except (TypeError, ValueError) as error:
             raise InvalidTask(str(error)) from None
+        self._check_call()
 
     def _normalise(self) -> None:
         """Keep a length of time as seconds, and exception classes as a tuple."""
@@ -97,14 +112,7 @@ class Options:
                 object.__setattr__(self, name, exception_classes(getattr(self, name), name))
 
     def _check_call(self) -> None:
-        """Check what belongs to one call."""
-        after = self.run_after
-        if isinstance(after, timedelta):
-            seconds(max(after, timedelta()), "run_after")
-        elif isinstance(after, datetime) and after.utcoffset() is None:
-            raise InvalidTask(f"run_after={after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
-        elif after is not None and not isinstance(after, datetime):
-            raise InvalidTask(f"run_after must be an aware datetime or a timedelta from now, not {after!r}.")
+        """Check what else belongs to one call."""
         if self.database is not None and self.database not in django_settings.DATABASES:
             hint = suggestion(str(self.database), django_settings.DATABASES)
             raise InvalidTask(f"database must be an alias of DATABASES, not {self.database!r}{hint}.")

@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import NOT_EFFECTS, WAITING, EntryStatus, Job, JobStatus, QueueState
-from gnlqueue.options import check_queue_name
+from gnlqueue.options import check_queue_name, check_run_after
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
@@ -106,13 +106,10 @@ def reschedule(
     """Let a waiting job start at another time (an aware datetime, or a timedelta from now), and return it.
 
     Raises `WrongStatus` for a job that does not wait, `JobNotFound` for one that is gone, `ValueError` for a time
-    without a zone, `TypeError` for what is neither a time nor a length of it.
+    without a zone or a delay of more than a hundred years, `TypeError` for what is neither.
     """
     id, alias = _identify(job, using)
-    if not isinstance(run_after, (datetime, timedelta)):
-        raise TypeError(f"run_after must be an aware datetime or a timedelta from now, not {run_after!r}.")
-    if isinstance(run_after, datetime) and run_after.utcoffset() is None:
-        raise ValueError(f"run_after={run_after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
+    check_run_after(run_after)
     run_at = run_after if isinstance(run_after, datetime) else clock(now, offset=run_after)
     row = Job.objects.using(alias).filter(pk=id, status__in=WAITING)
     changed = retried(alias, lambda: row.update(status=JobStatus.SCHEDULED, run_at=run_at))

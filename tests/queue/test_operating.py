@@ -210,6 +210,11 @@ def test_a_job_is_not_rescheduled_to_what_is_no_time(alias: str, when: Any) -> N
         queue.reschedule(ready(), when)
 
 
+def test_a_job_is_not_rescheduled_beyond_what_the_databases_can_store(alias: str) -> None:
+    with pytest.raises(ValueError, match="run_after must lie between 0 seconds and a hundred years"):
+        queue.reschedule(ready(), timedelta(days=366 * 101))
+
+
 def test_an_unblocked_job_is_ready(alias: str) -> None:
     job = queue.unblock(blocked(), now=after(hours=1))
     assert (job.status, job.blocked_reason, job.run_at) == (JobStatus.READY, None, after(hours=1))
