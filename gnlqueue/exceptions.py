@@ -23,11 +23,11 @@ What a task may raise to decide for itself::
     Retry(Exception)           run this job again, later
     GiveUp(Exception)          do not run this job again
 
-What warns, and is raised where `GNLQUEUE["STRICT_TRANSACTIONS"]` says so::
+A warning, which is raised as an error under `GNLQUEUE["STRICT_TRANSACTIONS"]`::
 
     EnqueuedOutsideTransaction(UserWarning)
 
-What stops a run from outside; only ever raised inside a job, and no `except Exception` swallows it::
+What stops a run from outside; only ever raised inside a job, where no `except Exception` swallows it::
 
     JobInterrupt(BaseException)
     ├── JobBlocked             a step is in doubt: the job waits for a human

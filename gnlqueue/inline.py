@@ -23,7 +23,7 @@ _UID = "gnlqueue.inline"
 
 
 def install() -> None:
-    """Listen for new jobs where the setting says so, and stop listening where it doesn't."""
+    """Listen for new jobs if the setting says so, and stop listening if it doesn't."""
     inline = False
     with suppress(ImproperlyConfigured):  # wrong settings are reported by the system checks, and at first use
         inline = settings().INLINE
@@ -37,7 +37,7 @@ def _run_after_commit(*, job: Any, **_: Any) -> None:
     from gnlqueue.queue.transactions import is_manual
 
     alias = job._state.db
-    if not is_manual(alias):  # where there is no hook for the commit
+    if not is_manual(alias):  # which has no hook for the commit
         transaction.on_commit(partial(_run, (job.pk, job.queue_name, alias)), using=alias)
 
 
@@ -51,7 +51,7 @@ _here = _Here()
 
 
 def _run(job: tuple[int, str, str]) -> None:
-    if _here.waiting is not None:  # enqueued by a job that runs here: it comes after that one, not inside of it
+    if _here.waiting is not None:  # enqueued by a job that runs here: it runs after that one, not inside it
         _here.waiting.append(job)
         return
     _here.waiting = [job]

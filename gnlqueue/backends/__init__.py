@@ -54,7 +54,7 @@ class GnlqueueBackend(BaseTaskBackend):
     a task that failed never runs again). A worker without `--queues` serves all `QUEUES`.
 
     1. An enqueued task commits or rolls back with the transaction around it.
-    2. An attempt that failed is made again, with backoff; meanwhile the result is READY, and has the error. It is
+    2. A failed attempt is followed by another, with backoff; until then the result is READY, and has the error. It is
        SUCCESSFUL when the job is done, FAILED when it is dead or cancelled.
     3. A job that is blocked is READY too: nothing runs, nothing is finished, and it runs once a human has decided.
     4. A task that returns what JSON cannot carry is SUCCESSFUL with `None`, like all our tasks: its work is done, and

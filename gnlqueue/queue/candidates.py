@@ -23,7 +23,7 @@ from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState
 
 ORDER = ("-priority", "run_at", "id")
 
-#: The place in a queue beyond which one looks: a job's priority, run_at and id.
+#: A place in a queue, from which to look on: a job's priority, run_at and id.
 Floor = tuple[int, datetime, int]
 
 #: Stand for the queue's name, the floor and the limit while SQL is compiled; no real ones look like this.

@@ -54,7 +54,7 @@ def renew(pairs: Sequence[Pair], lease: timedelta, *, alias: str) -> tuple[set[P
 
 
 def held_by(worker_id: str, *, alias: str) -> list[Pair]:
-    """Return the (job id, lease token) pairs that a worker holds: also those of a claim of which it never heard."""
+    """Return the (job id, lease token) pairs that a worker holds, also those of a claim whose answer it never got."""
     rows = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).filter(worker_id=worker_id)
     return list(rows.values_list("id", "lease_token"))
 

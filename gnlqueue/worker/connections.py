@@ -64,10 +64,10 @@ def tidy_connections(*, interrupted: bool = False) -> None:
             _close(connection)
 
 
-def close_broken_connections(*, besides: str) -> None:
-    """Close the connections of this thread that had errors, besides that of one alias, which others look after."""
+def close_broken_connections(*, other_than: str) -> None:
+    """Close the connections of this thread that had errors, except that of one alias, which others look after."""
     for connection in list(_own()):
-        if connection.errors_occurred and connection.alias != besides and not connection.in_atomic_block:
+        if connection.errors_occurred and connection.alias != other_than and not connection.in_atomic_block:
             _close(connection)
 
 

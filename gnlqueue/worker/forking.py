@@ -96,9 +96,8 @@ def keep_handlers_to_ourselves() -> None:
 
 
 def _before_fork() -> None:
-    _forking.mask = signal.pthread_sigmask(
-        signal.SIG_BLOCK, SIGNALS
-    )  # one sent to the child at once has to meet its defaults
+    # A signal that is sent to the child right away must not meet our handlers there.
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 def _after_fork() -> None:

@@ -72,7 +72,7 @@ class Intake:
             try:
                 claimed = self._claim_from(name, limit - len(batch))
             except ConnectionProblem:
-                self._in_doubt = True  # it may have been committed all the same
+                self._in_doubt = True  # it may have been committed anyway
                 if not batch:
                     raise
                 break  # what we do hold is to be started; the next statement meets the problem again

@@ -234,7 +234,7 @@ class Worker:
     def _turn(self) -> float:
         """Write what is finished, then claim and start what fits; return how long to wait for news (seconds)."""
         self._outbox.write()
-        close_broken_connections(besides=self.database)  # those that receivers of our signals use
+        close_broken_connections(other_than=self.database)  # those that receivers of our signals use
         self._end_overdue()
         if self._stop_by is not None:
             self._outbox.give_back(self._take_back_unbegun())

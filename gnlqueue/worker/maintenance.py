@@ -1,4 +1,4 @@
-"""The queue's upkeep, done by every worker beside its claims: promote, rescue, count, prune, each at its own pace."""
+"""The queue's upkeep, which every worker does between its claims: promote, rescue, count, prune, each at its pace."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def _without_open_steps(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 
 def _blocked(outcome: Outcome) -> Outcome:
     text = (
-        f"The task returned without asking for a step of {outcome.claimed.run_id!r} of which nobody knows whether it "
-        "happened. Find out, and say so: manage.py gnlqueue blocked."
+        f"The task returned without asking for a step of {outcome.claimed.run_id!r} whose outcome nobody knows. Find "
+        "out, and say so: manage.py gnlqueue blocked."
     )
     return outcome._replace(ending=Ending.BLOCKED, error=JobBlocked(text, "in_doubt"), result=None)
 

@@ -42,7 +42,7 @@ class _Waiting(NamedTuple):
 
 
 class Pool:
-    """At most `concurrency` jobs at once. `report` is called with each outcome, in the thread that has it."""
+    """Runs at most `concurrency` jobs at a time. `report` is called with each outcome, in the thread that has it."""
 
     def __init__(self, concurrency: int, table: LeaseTable, terms: Terms, report: Callable[[Outcome], None]) -> None:
         self._concurrency = concurrency
@@ -199,6 +199,6 @@ class Pool:
 
 
 def _failed_before_its_task(claimed: ClaimedJob, error: BaseException) -> Outcome:
-    """Return the outcome for an error that is not the task's but ours: the job must not be held for ever."""
+    """Return an outcome for an error that is ours, not the task's: without one the job would be held for ever."""
     logger.error("job %s (%s) could not be run", claimed.id, claimed.task_name, exc_info=error)
     return Outcome(claimed, Ending.FAILED, error=error, failure=failure_of(error))

@@ -2,7 +2,7 @@
 
 1. Forks the heartbeat process and the workers, each worker with a `LeaseTable` in shared memory.
 2. Tells the heartbeat which workers live: one that is stopped (SIGSTOP) or dead gets no renewals.
-3. Replaces what dies, ever more slowly while it dies young.
+3. Replaces what dies, after growing pauses while it keeps dying young.
 4. On SIGTERM or SIGINT lets the workers finish, then the heartbeat, and ends with 0. A second signal ends them at once.
 
 The exit status: 0, or 3 when the database is not ready. How a worker ended is what it has said in its table; a process
