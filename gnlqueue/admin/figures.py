@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from gnlqueue.metrics import Histogram, beginning, percentile
+from gnlqueue.metrics.histograms import Histogram, percentile
+from gnlqueue.metrics.merging import beginning
 from gnlqueue.models import TaskMinute
 
 PERCENTILES = (50, 95, 99)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from gnlqueue import metrics
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
+from gnlqueue.metrics import counting, merging
 from gnlqueue.models import QueueState, WorkerProcess
 from gnlqueue.queue import claiming, pruning
 from gnlqueue.worker.console import job_list
@@ -62,7 +62,7 @@ class Maintenance:
                 self._rescue()
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_EVERY
-            metrics.finished.flush(self._database)
+            counting.finished.flush(self._database)
         if now >= self._next_tidying:
             self._next_tidying = now + TIDY_EVERY
             self._tidy()
@@ -71,7 +71,7 @@ class Maintenance:
 
     def finish(self, *, drained: bool) -> None:
         """Do what was left for the next time, as there is none; `drained` says that nothing was due any more."""
-        metrics.finished.flush(self._database)
+        counting.finished.flush(self._database)
         if drained:  # a draining worker may never live long enough to prune, however often it is started
             for _ in range(LAST_PRUNES):
                 if self._prune() < PRUNE_AT_ONCE:
@@ -93,7 +93,7 @@ class Maintenance:
     def _tidy(self) -> None:
         silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))
         silent.delete()
-        metrics.tidy(self._database)
+        merging.tidy(self._database)
 
     def _prune(self) -> int:
         retention = settings().RETENTION_SECONDS

@@ -16,12 +16,13 @@ from typing import TypeVar, cast
 
 from django.db import DatabaseError
 
-from gnlqueue import dialects, metrics, signals
+from gnlqueue import dialects, signals
 from gnlqueue.backoff import DEFAULT, Backoff
 from gnlqueue.conf import settings
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.durable.context import with_open_step
 from gnlqueue.exceptions import JobBlocked, JobNotFound, JobSuspended, LeaseLost
+from gnlqueue.metrics import counting
 from gnlqueue.models import JobStatus
 from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.queue.attempts import Failure, backoff_of, failure_of, max_attempts, without_text
@@ -102,7 +103,7 @@ def _write_done(done: list[Outcome], written: Callable[[Outcome], None]) -> None
                 _report_lost(outcome, "the job is not held under its token any more")
             else:
                 _report(outcome, logging.INFO, "done", "", like)
-                metrics.finished.note(outcome.claimed, outcome.seconds, succeeded=True)
+                counting.finished.note(outcome.claimed, outcome.seconds, succeeded=True)
                 _send_finished(outcome.claimed, JobStatus.DONE)
             written(outcome)
 
@@ -156,7 +157,7 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     delay = backoff_of(claimed).delay(claimed.attempts) if outcome.after is None else outcome.after
     kept = outcome.failure or failure_of(error)
     job = _store(claimed, error, kept, partial(transitions.fail, claimed, after=delay, final=outcome.final))
-    metrics.finished.note(claimed, outcome.seconds, succeeded=False)
+    counting.finished.note(claimed, outcome.seconds, succeeded=False)
     number = f"attempt {claimed.attempts} of {max_attempts(claimed)}"
     if outcome.why:
         number += f", {outcome.why}"

@@ -63,7 +63,7 @@ def make_up(chance: random.Random) -> None:
 def _minute(
     now: datetime, ago: int, task: tuple[str, str, int, int, float], chance: random.Random
 ) -> dict[str, object]:
-    from gnlqueue.metrics import bucket
+    from gnlqueue.metrics.histograms import bucket
 
     queue_name, name, per_minute, failing, seconds = task
     number = max(0, round(chance.gauss(per_minute, per_minute / 5) * (1.6 if 20 <= ago < 27 else 1)))

@@ -10,9 +10,11 @@ from django.db import OperationalError, connections
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnlqueue import metrics, queue
+from gnlqueue import queue
 from gnlqueue.dialects import read_clock
-from gnlqueue.metrics import Minutes, bucket, percentile
+from gnlqueue.metrics import counting, histograms, merging
+from gnlqueue.metrics.counting import Minutes
+from gnlqueue.metrics.histograms import bucket, percentile
 from gnlqueue.models import TaskMinute
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.worker import Worker
@@ -57,7 +59,7 @@ def test_a_percentile_is_at_most_a_tenth_off(seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0, 1e-6])
 def test_no_time_at_all_is_in_the_lowest_bucket(seconds: float) -> None:
-    assert bucket(seconds) == bucket(metrics.SHORTEST) == -40
+    assert bucket(seconds) == bucket(histograms.SHORTEST) == -40
 
 
 def test_percentiles_count_from_below() -> None:
@@ -109,7 +111,7 @@ def test_nothing_is_sent_where_nothing_finished(alias: str) -> None:
 def test_a_minute_that_is_over_is_forgotten(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     minutes = Minutes()
     minutes.note(claimed(alias), 0.5, succeeded=True)
-    monkeypatch.setattr(metrics, "FORGOTTEN_AFTER", -1.0)
+    monkeypatch.setattr(counting, "FORGOTTEN_AFTER", -1.0)
     minutes.flush(alias)
     minutes.note(claimed(alias), 0.5, succeeded=True)
     minutes.flush(alias)
@@ -125,7 +127,7 @@ def test_a_flush_that_fails_is_said_once_and_made_up_for(
     minutes = Minutes()
     minutes.note(claimed(alias), 0.5, succeeded=True)
     with monkeypatch.context() as patched, caplog.at_level(logging.INFO, "gnlqueue.worker"):
-        patched.setattr(metrics, "_write", refuse)
+        patched.setattr(counting, "_write", refuse)
         minutes.flush(alias)
         minutes.note(claimed(alias), 0.5, succeeded=True)
         minutes.flush(alias)
@@ -135,7 +137,7 @@ def test_a_flush_that_fails_is_said_once_and_made_up_for(
 
 
 def test_memory_is_bounded_where_nobody_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_ROWS", 3)
+    monkeypatch.setattr(counting, "MOST_ROWS", 3)
     minutes = Minutes()
     for number in range(10):
         minutes.note(claimed("default", task=f"shop.{number}"), 0.5, succeeded=True)
@@ -154,7 +156,7 @@ def test_a_note_costs_next_to_nothing() -> None:
 
 
 def test_a_worker_writes_what_it_finished(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "finished", Minutes())
+    monkeypatch.setattr(counting, "finished", Minutes())
     for number in range(3):
         tasks.give.using(queue_name="sums").enqueue(number)
     tasks.fail.using(queue_name="sums", max_attempts=1).enqueue("no")
@@ -167,9 +169,9 @@ def test_a_worker_writes_what_it_finished(alias: str, monkeypatch: pytest.Monkey
 
 
 def test_a_worker_that_goes_on_writes_every_ten_seconds(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "finished", Minutes())
+    monkeypatch.setattr(counting, "finished", Minutes())
     upkeep = Maintenance(["default"], database=alias, beat=20)
-    metrics.finished.note(claimed(alias), 0.5, succeeded=True)
+    counting.finished.note(claimed(alias), 0.5, succeeded=True)
     upkeep.do_what_is_due(idle=True)
     assert minutes_of(alias) == []
     later = time.monotonic() + FLUSH_EVERY
@@ -190,24 +192,24 @@ def test_settled_minutes_of_several_workers_become_one(alias: str) -> None:
         store(alias, minute, failed=2)
         store(alias, minute, worker_id="w2", runs={"4": 2, "-3": 1})
         store(alias, minute, worker_id="w2", task_name="shop.mail")
-    metrics.tidy(alias)
+    merging.tidy(alias)
 
     mail, pay, *others = minutes_of(alias)
     assert (pay.minute, pay.worker_id, pay.succeeded, pay.failed) == (settled, "", 2, 2)
     assert (pay.waits, pay.runs) == ({"0": 2}, {"-3": 1, "4": 3})
     assert (mail.task_name, mail.succeeded) == ("shop.mail", 1)
     assert [row.minute for row in others] == [fresh] * 3
-    metrics.tidy(alias)
+    merging.tidy(alias)
     assert len(minutes_of(alias)) == 5
 
 
 def test_a_quarter_of_an_hour_becomes_one_row_a_task(alias: str) -> None:
     now = read_clock(alias)
-    begin = metrics.beginning(now - timedelta(hours=2, minutes=30), QUARTER)
+    begin = merging.beginning(now - timedelta(hours=2, minutes=30), QUARTER)
     for minute in range(15):
         store(alias, begin + timedelta(minutes=minute))
     store(alias, begin + timedelta(minutes=15))
-    metrics.tidy(alias)
+    merging.tidy(alias)
     assert [(row.minute, row.succeeded) for row in minutes_of(alias)] == [
         (begin, 15),
         (begin + timedelta(minutes=15), 1),
@@ -215,12 +217,12 @@ def test_a_quarter_of_an_hour_becomes_one_row_a_task(alias: str) -> None:
 
 
 def test_two_workers_that_merge_at_once_count_nothing_twice(alias: str) -> None:
-    begin = metrics.beginning(read_clock(alias), QUARTER)
+    begin = merging.beginning(read_clock(alias), QUARTER)
     for _ in range(2):
         store(alias, begin)
     rows = minutes_of(alias)
-    metrics._merge_slot(alias, begin, rows)
-    metrics._merge_slot(alias, begin, rows)
+    merging._merge_slot(alias, begin, rows)
+    merging._merge_slot(alias, begin, rows)
     assert [row.succeeded for row in minutes_of(alias)] == [2]
 
 
@@ -228,5 +230,5 @@ def test_minutes_older_than_a_week_are_deleted(alias: str) -> None:
     now = read_clock(alias)
     store(alias, now - timedelta(days=7, minutes=1))
     store(alias, now - timedelta(days=6, hours=23))
-    metrics.tidy(alias)
+    merging.tidy(alias)
     assert len(minutes_of(alias)) == 1
