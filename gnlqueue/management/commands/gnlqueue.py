@@ -79,7 +79,7 @@ class Command(BaseCommand):
         prune.add_argument("--queue", help="only those of this queue")
         prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
 
-        blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, longest first")
+        blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, oldest first")
         blocked.add_argument("--limit", type=_positive, default=20, help="how many (default: 20)")
         resolving = self._subcommand(commands, "resolve", "decide about a step in doubt, or about a mismatch")
         resolving.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
