@@ -11,6 +11,7 @@ import random
 import socket
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -75,7 +76,7 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
         yield context
         return
     _check_run_id(run_id)
-    if run_id.startswith(RUN_OF_JOB):
+    if _looks_like_a_job_s(run_id):
         raise ValueError(f"{run_id!r} is the run of a job, and belongs to it alone: use another prefix.")
     alias = alias_of(using)
     fence = _acquire(run_id, alias, timedelta(seconds=seconds(ttl, "ttl")), 0)
@@ -115,6 +116,15 @@ class _OutsideRun(Run):
 def _check_run_id(run_id: str) -> None:
     if not (isinstance(run_id, str) and 1 <= len(run_id) <= 200 and run_id.isprintable()):
         raise ValueError(f"A run id must be a string of 1 to 200 printable characters, not {run_id!r:.220}.")
+
+
+def _looks_like_a_job_s(run_id: str) -> bool:
+    """Tell whether a database may hold this for the id of a job's run, as MySQL and MariaDB do without case and marks.
+
+    They would read its journal with that of the job, and prune it with the job.
+    """
+    letters = (char for char in unicodedata.normalize("NFKD", run_id) if not unicodedata.combining(char))
+    return "".join(letters).casefold().startswith(RUN_OF_JOB)
 
 
 def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:

@@ -191,6 +191,14 @@ def test_the_run_of_a_job_belongs_to_it_alone(play: Play) -> None:
     assert "belongs to it alone" in (attempt(job).last_error or "")
 
 
+@on_sqlite
+@pytest.mark.parametrize("prefix", ["JOB:", "jöb:", "\uff4aob:"])
+def test_so_does_what_a_collation_holds_for_it(alias: str, prefix: str) -> None:
+    """MariaDB and MySQL would find its journal with that of the job, and prune it with the job."""
+    with pytest.raises(ValueError, match="belongs to it alone"), durable_run(f"{prefix}1"):
+        pass
+
+
 # --- outside a job ---------------------------------------------------------------------------------------------------
 
 
