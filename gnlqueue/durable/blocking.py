@@ -71,12 +71,13 @@ def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
     run.stop(JobBlocked(text, "in_doubt"))
 
 
-def unless_accepted(run: Run, journal: Journal, renamed: list[Repeated]) -> None:
+def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
     """Stop where the code has left out steps that were done, and seems to have repeated them under other keys.
 
     Not for what a human has looked at.
     """
-    pairs = [pair for pair in renamed if not journal.verdicts.accept(pair)]
+    renamed = replay.renamed(run.fence.token)
+    pairs = [pair for pair in renamed if not journal.verdicts.accept(pair, replay.names_asked)]
     if not pairs:
         return
     asked: dict[int, Repeated] = {}

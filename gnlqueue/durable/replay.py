@@ -31,6 +31,7 @@ class Replay:
     """Finds the recorded entry for each step that the code asks for."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
+        self.names_asked: set[str] = set()  #: of the steps that the code has asked for in this attempt
         self._recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
         self._begun_by = {entry.key: entry.lease_token for entry in self._recorded}  # before this attempt
         self._keyed = {entry.key: entry for entry in self._recorded if is_keyed(entry.key)}
@@ -39,7 +40,6 @@ class Replay:
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
         self._new: list[Wanted] = []
-        self._asked: set[str] = set()  # names
         self._taken: dict[str, Wanted] = {}  # what asked for an entry under another name, by the entry's key
         self._by_own_key: dict[str, list[Entry]] = {}
         for entry in self._keyed.values():
@@ -77,7 +77,7 @@ class Replay:
         """
         key = wanted.key
         entry = self._keyed.get(key) if is_keyed(key) else self._next_of_main_flow()
-        self._asked.add(name_of(key))
+        self.names_asked.add(name_of(key))
         if entry is None:
             self._new.append(wanted)
             return None
@@ -106,7 +106,7 @@ class Replay:
             return False
         same = (entry.kind, entry.function) == (wanted.kind, wanted.function)
         same_args = not match_args or entry.args_hash == wanted.args_hash
-        return same and same_args and name_of(entry.key) not in self._asked
+        return same and same_args and name_of(entry.key) not in self.names_asked
 
     def take(self, entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
         """Have the step that was found to be new, or not to have happened, be this one, under another name.
@@ -143,7 +143,7 @@ class Replay:
         found = []
         for entry in done:
             traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key))
-            if name_of(entry.key) in self._asked:
+            if name_of(entry.key) in self.names_asked:
                 traits = [trait for trait in traits if trait[0] == "name"]
             again = dict(each for trait in traits for each in latest.get(trait, {}).values())
             found += [

@@ -242,10 +242,8 @@ class Run(Steps):
         journal, replay = self._loaded
         for entry in replay.left_open():
             blocking.on_left_open(self, journal, entry)
-        if self.is_shared:
-            return
-        if renamed := replay.renamed(self.fence.token):
-            blocking.unless_accepted(self, journal, renamed)
+        if not self.is_shared:
+            blocking.unless_accepted(self, journal, replay)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Nothing but the notes of the entries keeps it: a mismatch notes what was asked, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -43,7 +43,9 @@ class Verdicts:
     def _learn(self, key: str, question: Any, token: int, answer: str | None) -> None:
         if isinstance(question, list):
             if answer == repr(GoOn()):
-                self._accepted |= {(old, new): range(first, token + 1) for old, new, first in question}
+                for old, new, first in question:
+                    before = self._accepted.get((old, new), range(first, first))
+                    self._accepted[old, new] = range(min(first, before.start), token + 1)
         elif answer in {repr(UseRecorded()), repr(NotHappened())} and is_renaming(key, new := question.get("key", "")):
             self._same[name_of(key), name_of(new)] = answer == repr(UseRecorded())
 
@@ -51,10 +53,11 @@ class Verdicts:
         """Return whether a step is the one that was recorded under another name; `None` where nobody has said so."""
         return self._same.get((name_of(old), name_of(new)))
 
-    def accept(self, pair: Repeated) -> bool:
+    def accept(self, pair: Repeated, asked: Collection[str]) -> bool:
         """Tell whether somebody has looked at this: at the same two names, or at what the wrong code had done.
 
         That answer is about what was done until the question was asked; code that is still wrong is asked about again.
+        The code was put right if it has the old name again, among the names of the steps that it has `asked` for.
         """
         if self.is_same(pair.old, pair.new) is False:
             return True
@@ -62,7 +65,11 @@ class Verdicts:
         looked_at = self._accepted.get((old, new))
         if looked_at is not None and pair.new_token < looked_at.stop:
             return True
-        return any(pair.old_token in tokens for (_, instead), tokens in self._accepted.items() if instead == old)
+        return any(
+            pair.old_token in tokens
+            for (right, instead), tokens in self._accepted.items()
+            if instead == old and right in asked
+        )
 
 
 def left_out(pairs: Iterable[Repeated]) -> str:

@@ -223,6 +223,32 @@ def test_what_is_repeated_after_the_answer_is_asked_about_again(play: Play, ledg
 
 
 @on_sqlite
+def test_an_answer_stays_when_there_is_another_one_about_the_same_names(play: Play, ledger: Ledger) -> None:
+    """What the wrong code did before the first question has been looked at, too."""
+    job = repeated(play, ledger)
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    now_do(doing(ledger, "bill", 5, 6))
+    assert attempt(job).blocked_reason == "mismatch"
+    resolve(entry(job, "charge[6]"), GoOn(), **BY)
+    now_do(lambda context: [*doing(ledger, "charge", 5, 6)(context), *doing(ledger, "ship", 5)(context)])
+    assert attempt(job).result == [5, 6, 5]
+
+
+@on_sqlite
+def test_what_was_done_instead_and_accepted_is_asked_about_when_it_is_repeated_itself(
+    play: Play, ledger: Ledger
+) -> None:
+    """The code was not put right: it goes on under a third name."""
+    job = play(crashing(doing(ledger, "charge", 5)))
+    attempt(job)
+    now_do(doing(ledger, "bill", 5, 7))
+    assert attempt(job).blocked_reason == "mismatch"
+    resolve(entry(job, "charge[5]"), GoOn(), **BY)
+    now_do(doing(ledger, "invoice", 7))
+    assert "'bill[7]' (it did 'invoice[7]' instead)" in (attempt(job).last_error or "")
+
+
+@on_sqlite
 def test_code_that_was_put_right_may_leave_out_what_the_wrong_one_did_before_the_question(
     play: Play, ledger: Ledger
 ) -> None:
