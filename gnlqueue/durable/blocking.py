@@ -27,19 +27,19 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
 
 
 def before_renaming(
-    run: Run, journal: Journal, replay: Replay, new: Wanted, tried: Entry | None, *, match_args: bool, main_flow: bool
+    run: Run, journal: Journal, replay: Replay, new: Wanted, tried: Entry | None, *, match_args: bool, sure: bool
 ) -> Entry | None:
     """Return the entry that a step which is about to begin was until it was renamed, `None` where there is none.
 
-    `tried` is its own entry, where it has one that says that it did not happen. Stops where another one looks like it,
-    and nobody has said whether it is the same. Where nobody knows whether that one happened, this is the question;
-    where it is known not to have, and may be tried again, there is none.
+    `tried` is its own entry, where it has one that says that it did not happen; `sure` is as in `Replay.looks_renamed`.
+    Stops where another one looks like it, and nobody has said whether it is the same. Where nobody knows whether that
+    one happened, this is the question; where it is known not to have, and may be tried again, there is none.
 
     Raises `Mismatch` where somebody has said that it is the same, and it does not fit all the same.
     """
     for old in replay.under_other_names(new):
         is_same = journal.verdicts.is_same(old.key, new.key)
-        if is_same is None and not replay.looks_renamed(old, new, match_args=match_args, main_flow=main_flow):
+        if is_same is None and not replay.looks_renamed(old, new, match_args=match_args, sure=sure):
             continue
         if is_same is False or old.not_happened:
             continue

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections, transaction
@@ -71,6 +72,14 @@ def function_name(function: Callable[..., Any] | None) -> str | None:
     module = getattr(named, "__module__", None)
     name = f"{module}.{named.__qualname__}" if module else named.__qualname__
     return payloads.scrub(name, LONGEST_NOTE)[:200]
+
+
+def tells_all(function: Callable[..., Any] | None) -> bool:
+    """Tell whether a function's name and arguments say what it does.
+
+    A lambda has no name of its own; a method, a `partial` and an object have more to them: two of one name may differ.
+    """
+    return isinstance(function, FunctionType) and "<lambda>" not in function.__qualname__
 
 
 @dataclass(slots=True)

@@ -95,14 +95,14 @@ class Replay:
             return []
         return [entry for entry in self._by_own_key.get(own_key(wanted.key), ()) if entry.key != wanted.key]
 
-    def looks_renamed(self, entry: Entry, wanted: Wanted, *, match_args: bool, main_flow: bool) -> bool:
+    def looks_renamed(self, entry: Entry, wanted: Wanted, *, match_args: bool, sure: bool) -> bool:
         """Tell whether a new step seems to be this entry, of which it has the key.
 
         It has the same kind, arguments and function, and the code has asked neither for this entry in this attempt, nor
-        for any step of the old name. Outside of the main flow the old one may yet be asked for, by another branch:
-        there a lambda, which has no name of its own, proves too little.
+        for any step of the old name. Outside of the main flow the old one may yet be asked for, by another branch;
+        `sure` says whether the name of the function proves enough all the same.
         """
-        if entry.visited or wanted.function is None or (not main_flow and "<lambda>" in wanted.function):
+        if entry.visited or wanted.function is None or not sure:
             return False
         same = (entry.kind, entry.function) == (wanted.kind, wanted.function)
         same_args = not match_args or entry.args_hash == wanted.args_hash

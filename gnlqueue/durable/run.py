@@ -14,7 +14,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable import blocking, moments, protocol
 from gnlqueue.durable.base import Step
 from gnlqueue.durable.effects import effect_key
-from gnlqueue.durable.entries import Entry, Journal, Wanted, function_name
+from gnlqueue.durable.entries import Entry, Journal, Wanted, function_name, tells_all
 from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
 from gnlqueue.durable.keys import keyed
@@ -167,8 +167,9 @@ class Run(Steps):
             try:
                 entry = replay.find(wanted, match_args=options.match_args)
                 if (entry is None or entry.not_happened) and not self.is_shared:
+                    sure = main_flow or tells_all(function)
                     renamed = blocking.before_renaming(
-                        self, journal, replay, wanted, entry, match_args=options.match_args, main_flow=main_flow
+                        self, journal, replay, wanted, entry, match_args=options.match_args, sure=sure
                     )
                     entry = renamed or entry
             except Mismatch as mismatch:

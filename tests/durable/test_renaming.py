@@ -257,11 +257,24 @@ async def tell(_: object) -> None: ...
 async def mail(_: object) -> None: ...
 
 
+class Client:
+    """Somebody to tell."""
+
+    def tell(self, number: int) -> int:
+        return number
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
 #: Steps with the same key that run side by side: which of them begins first may differ from attempt to attempt.
 BESIDE: dict[str, Callable[[JobContext, str], Any]] = {
     "other functions": lambda context, name: context.using(key="5").astep(name, {"mail": mail, "tell": tell}[name], 5),
     "lambdas": lambda context, name: context.using(key="5").aatomic_step(name, lambda: name),
     "other arguments": lambda context, name: context.using(key="5").astep(name, tell, name),
+    "methods of two objects": lambda context, name: context.using(key="5").aatomic_step(name, Client().tell, 5),
+    "two objects": lambda context, name: context.using(key="5").aatomic_step(name, Client(), 5),
+    "bound arguments": lambda context, name: context.using(key="5").astep(name, partial(tell, name)),
 }
 
 
