@@ -76,7 +76,7 @@ def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
 
     Not for what a human has looked at.
     """
-    renamed = replay.renamed(run.fence.token)
+    renamed = replay.renamed(run.fence.token, journal.done)
     pairs = [pair for pair in renamed if not journal.verdicts.accept(pair, replay.names_asked)]
     if not pairs:
         return

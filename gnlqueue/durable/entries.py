@@ -117,6 +117,7 @@ class Journal:
         self.fence = fence
         self._rows = RunJournalEntry.objects.using(fence.database)
         self.recorded = self._read()
+        self.done: set[str] = set()  #: the keys of the steps that this attempt has done
         self._positions = count(max((entry.position for entry in self.recorded), default=0) + 1)
 
     def _read(self) -> list[Entry]:
@@ -177,6 +178,8 @@ class Journal:
     def _note_change(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
         entry.status = status
         entry.lease_token = self.fence.token
+        if status == EntryStatus.DONE:
+            self.done.add(entry.key)
         for name, value in values.items():
             setattr(entry, name, value)
 

@@ -8,7 +8,7 @@ they carry an explicit key, and are found by it alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -126,20 +126,20 @@ class Replay:
         unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
         return [entry for entry in self._left_out() if entry.status in unknown]
 
-    def renamed(self, token: int) -> list[Repeated]:
+    def renamed(self, token: int, done_now: Collection[str]) -> list[Repeated]:
         """Return the steps that were done and left out, each with a later one that seems to repeat it, of every name.
 
         A later step repeats an old one of the same name if it has the same arguments under another key, or if only one
         of the two has a key. If the code asks for no step of the old name any more, one of the same kind with the same
         key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
 
-        Later is what this attempt did, of which this is the `token`, and what another one did after the attempt that
-        did the old step, and had not begun this one: its code asked for both.
+        Later is what this attempt did (`done_now` are the keys), of which this is the `token`, and what another one did
+        after the attempt that did the old step, and had not begun this one: its code asked for both.
         """
         done = [each for each in self._left_out() if each.status == EntryStatus.DONE and each.kind not in NOT_EFFECTS]
         if not done:
             return []
-        latest = self._latest(token)
+        latest = self._latest(token, done_now)
         found = []
         for entry in done:
             traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key))
@@ -153,11 +153,15 @@ class Replay:
             ]
         return found
 
-    def _latest(self, token: int) -> dict[tuple[Any, ...], dict[str, tuple[str, int]]]:
-        """Return what the code has asked for, by trait and name: the key that was done last, and by which attempt."""
-        asked: list[tuple[Entry | Wanted, int]] = [(each, each.lease_token) for each in self._recorded if each.visited]
+    def _latest(self, token: int, done_now: Collection[str]) -> dict[tuple[Any, ...], dict[str, tuple[str, int]]]:
+        """Return what was done and asked for, by trait and name: the key that was done last, and by which attempt."""
+        replayed = [each for each in self._recorded if each.visited and each.key not in done_now]
+        asked: list[tuple[Entry | Wanted, int]] = [
+            (each, each.lease_token) for each in replayed if each.status == EntryStatus.DONE
+        ]
         asked.sort(key=itemgetter(1))
-        asked += [(each, token) for each in self._new]
+        begun: list[Entry | Wanted] = [*self._recorded, *self._new]
+        asked += [(each, token) for each in begun if each.key in done_now]
         latest: dict[tuple[Any, ...], dict[str, tuple[str, int]]] = {}
         for each, done_by in asked:
             for trait in _traits(each.key, each.kind, each.args_hash, keyed=is_keyed(each.key)):

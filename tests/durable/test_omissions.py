@@ -223,6 +223,26 @@ def test_a_step_that_failed_may_be_left_out(play: Play, sealed: bool) -> None:
     assert attempt(job).result == ["bill[5]"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("final", [False, True], ids=["failed", "for good"])
+def test_a_step_that_failed_has_repeated_nothing(play: Play, kind: str, final: bool) -> None:
+    job = play(crashing(keyed("charge[5]", kind=kind)))
+    attempt(job)
+
+    def decline() -> None:
+        raise tasks.Declined("the card")
+
+    def after(context: JobContext) -> str:
+        errors = {"final_errors" if final else "safe_errors": tasks.Declined}
+        try:
+            return str(getattr(context.using(key="5", **errors), kind)("bill", decline))
+        except StepFailed:
+            return "declined"
+
+    now_do(after)
+    assert attempt(job).result == "declined"
+
+
 #: Code that asks for less on a later attempt, because of what the first one did: an early return, a loop over what is
 #: still to do, a step that was taken out, keyed or not.
 LESS: dict[str, tuple[Handler, Handler]] = {
