@@ -86,8 +86,9 @@ def run(journal: Journal, wanted: Wanted, known: Entry | None, function: Callabl
         if entry is None or not text or status != EntryStatus.DONE:
             raise
         logger.error("The atomic step %r is committed; afterwards this was raised.", wanted.key, exc_info=error)
-    journal.adopt(entry, EntryStatus.DONE, result=text, error=None)
-    return entry, payloads.decode(text)
+    done = known or entry
+    journal.adopt(done, EntryStatus.DONE, result=text, error=None)
+    return done, payloads.decode(text)
 
 
 def _store_result(journal: Journal, entry: Entry, text: str) -> None:

@@ -76,7 +76,7 @@ def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
 
     Not for what a human has looked at.
     """
-    renamed = replay.renamed(run.fence.token, journal.done)
+    renamed = replay.renamed(journal.entries)
     pairs = [pair for pair in renamed if not journal.verdicts.accept(pair, replay.names_asked)]
     if not pairs:
         return
@@ -95,7 +95,9 @@ def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
 
 
 def _encoded(wanted: Wanted) -> str:
-    return payloads.encode(wanted._asdict(), "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
+    asked = wanted._asdict()
+    del asked["instead_of"]  # the entry's own stays
+    return payloads.encode(asked, "mismatch", limit=settings().MAX_PAYLOAD_BYTES)
 
 
 def _for_mismatch(run: Run, journal: Journal, entry_id: int, text: str, asked: str) -> NoReturn:

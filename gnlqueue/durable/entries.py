@@ -38,7 +38,19 @@ class ResultNotStored(PayloadError):
 
 
 #: What is read of an entry, in the order of `Entry`.
-_ENTRY_COLUMNS = ("id", "key", "kind", "args_hash", "function", "position", "status", "result", "error", "lease_token")
+_ENTRY_COLUMNS = (
+    "id",
+    "key",
+    "kind",
+    "args_hash",
+    "function",
+    "instead_of",
+    "position",
+    "status",
+    "result",
+    "error",
+    "lease_token",
+)
 
 
 #: Of a row on PostgreSQL.
@@ -56,6 +68,7 @@ class Wanted(NamedTuple):
     kind: str
     args_hash: str | None = None
     function: str | None = None  #: its dotted name, which may change without its being another step
+    instead_of: list[int] | None = None  #: ids of what it may repeat, see `Replay.begins`
 
 
 def function_name(function: Callable[..., Any] | None) -> str | None:
@@ -91,6 +104,7 @@ class Entry:
     kind: str
     args_hash: str | None
     function: str | None
+    instead_of: list[int] | None
     position: int
     status: str
     result: str | None
@@ -110,15 +124,14 @@ class Entry:
 
 
 class Journal:
-    """What a run has recorded, as it was when this attempt first asked, and the writes that change it."""
+    """What a run has recorded, read when this attempt first asks, and the writes that change it."""
 
     def __init__(self, run_id: str, fence: Fence) -> None:
         self.run_id = run_id
         self.fence = fence
         self._rows = RunJournalEntry.objects.using(fence.database)
-        self.recorded = self._read()
-        self.done: set[str] = set()  #: the keys of the steps that this attempt has done
-        self._positions = count(max((entry.position for entry in self.recorded), default=0) + 1)
+        self.entries = self._read()  #: in their order; those that this attempt has added at the end
+        self._positions = count(max((entry.position for entry in self.entries), default=0) + 1)
 
     def _read(self) -> list[Entry]:
         # At once, not with iterator(): its server-side cursors do not live behind PgBouncer.
@@ -141,7 +154,9 @@ class Journal:
         return entry
 
     def _new(self, id: int, wanted: Wanted, position: int, status: EntryStatus) -> Entry:
-        return Entry(id, *wanted, position, status, None, None, self.fence.token, visited=True)
+        entry = Entry(id, *wanted, position, status, None, None, self.fence.token, visited=True)
+        self.entries.append(entry)
+        return entry
 
     def _insert(self, wanted: Wanted, position: int, status: EntryStatus, **values: Any) -> int:
         finished = {} if status == EntryStatus.STARTED else {"finished_at": clock()}
@@ -171,6 +186,8 @@ class Journal:
     def _change(self, entry: Entry, status: EntryStatus, *conditions: RawSQL, **values: Any) -> int:
         times = {"started_at": clock()} if status == EntryStatus.STARTED else {"finished_at": clock()}
         known = self._rows.filter(*conditions, pk=entry.id, status=entry.status, lease_token=entry.lease_token)
+        if entry.instead_of is not None:  # more than when it first began
+            values["instead_of"] = entry.instead_of
         if known.update(status=status, lease_token=self.fence.token, **times, **values) != 1:
             raise FenceLost
         return entry.id
@@ -178,8 +195,6 @@ class Journal:
     def _note_change(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
         entry.status = status
         entry.lease_token = self.fence.token
-        if status == EntryStatus.DONE:
-            self.done.add(entry.key)
         for name, value in values.items():
             setattr(entry, name, value)
 

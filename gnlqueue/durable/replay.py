@@ -8,14 +8,19 @@ they carry an explicit key, and are found by it alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
-from operator import itemgetter
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from gnlqueue.durable.entries import Entry, Wanted
 from gnlqueue.durable.keys import is_keyed, keyed, name_of, own_key, repeated
 from gnlqueue.durable.verdicts import Repeated
 from gnlqueue.models import NOT_EFFECTS, EntryStatus
+
+_UNKNOWN = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
+_PERHAPS_HAPPENED = {EntryStatus.DONE, *_UNKNOWN}
+MOST_REPEATED = 20  #: entries of one trait that a step may repeat
 
 
 class Mismatch(Exception):
@@ -33,13 +38,11 @@ class Replay:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.names_asked: set[str] = set()  #: of the steps that the code has asked for in this attempt
         self._recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
-        self._begun_by = {entry.key: entry.lease_token for entry in self._recorded}  # before this attempt
         self._keyed = {entry.key: entry for entry in self._recorded if is_keyed(entry.key)}
         self._main = [entry for entry in self._recorded if not is_keyed(entry.key)]
         self._next = 0
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
-        self._new: list[Wanted] = []
         self._taken: dict[str, Wanted] = {}  # what asked for an entry under another name, by the entry's key
         self._by_own_key: dict[str, list[Entry]] = {}
         for entry in self._keyed.values():
@@ -79,7 +82,6 @@ class Replay:
         entry = self._keyed.get(key) if is_keyed(key) else self._next_of_main_flow()
         self.names_asked.add(name_of(key))
         if entry is None:
-            self._new.append(wanted)
             return None
         if entry.key != key:
             raise Mismatch(entry, wanted, f"the step {entry.key!r} was recorded here, and the code asks for {key!r}")
@@ -118,55 +120,57 @@ class Replay:
         _compare(entry, wanted, match_args=match_args)
         entry.visited = True
         self._taken[entry.key] = wanted
-        if self._new and self._new[-1] is wanted:
-            self._new.pop()
 
     def left_open(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""
-        unknown = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
-        return [entry for entry in self._left_out() if entry.status in unknown]
+        return [entry for entry in self._left_out() if entry.status in _UNKNOWN]
 
-    def renamed(self, token: int, done_now: Collection[str]) -> list[Repeated]:
-        """Return the steps that were done and left out, each with a later one that seems to repeat it, of every name.
+    def begins(self, wanted: Wanted, tried: Entry | None) -> Wanted:
+        """Return a step that is about to begin, with what it may repeat: what was done, and not asked for so far.
 
-        A later step repeats an old one of the same name if it has the same arguments under another key, or if only one
-        of the two has a key. If the code asks for no step of the old name any more, one of the same kind with the same
-        key or arguments repeats it. Code that asks for less, or for other things, does nothing twice.
-
-        Later is what this attempt did (`done_now` are the keys), of which this is the `token`, and what another one did
-        after the attempt that did the old step, and had not begun this one: its code asked for both.
+        It may repeat a step of the same name that has the same arguments under another key, or if only one of the two
+        has a key; and any one of the same kind with the same key or arguments. `tried` is its own entry, where it has
+        one that says that it did not happen: what was done before that, or beside it, it does not repeat.
         """
-        done = [each for each in self._left_out() if each.status == EntryStatus.DONE and each.kind not in NOT_EFFECTS]
-        if not done:
-            return []
-        latest = self._latest(token, done_now)
+        found: dict[int, Entry] = {}
+        for trait in _traits(wanted.key, wanted.kind, wanted.args_hash, keyed=is_keyed(wanted.key)):
+            alike = self._not_asked_for.get(trait, [])
+            if alike and alike[0].visited:  # in a loop the first are asked for first: no step looks at these again
+                alike[:] = [each for each in alike if not each.visited]
+            left_out = (each for each in alike if not each.visited)
+            later = (each for each in left_out if tried is None or each.lease_token > tried.lease_token)
+            found |= {each.id: each for each in islice(later, MOST_REPEATED)}
+        if found and tried is not None:
+            tried.instead_of = [*(tried.instead_of or []), *found]
+        return wanted._replace(instead_of=list(found) or None)
+
+    def renamed(self, entries: Iterable[Entry]) -> list[Repeated]:
+        """Return the steps that were done and left out, each with what seems to repeat it.
+
+        Of two that look alike, the later one began while the code had not asked for the earlier one; and now, whatever
+        attempt that was, the code asks for one of them and not for the other. If it asks for others of the name of that
+        one, both must have this name. Code that asks for less, or for other things, does nothing twice.
+        """
+        done = {each.id: each for each in entries if each.status == EntryStatus.DONE}
+        pairs = [(done[id], later) for later in done.values() for id in later.instead_of or () if id in done]
         found = []
-        for entry in done:
-            traits = _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key))
-            if name_of(entry.key) in self.names_asked:
-                traits = [trait for trait in traits if trait[0] == "name"]
-            again = dict(each for trait in traits for each in latest.get(trait, {}).values())
-            found += [
-                Repeated(entry.id, entry.key, entry.lease_token, key, done_by)
-                for key, done_by in again.items()
-                if done_by > entry.lease_token and self._begun_by.get(key) != entry.lease_token
-            ]
+        for old, later in pairs:
+            if old.visited == later.visited:
+                continue
+            left_out, other = (old, later) if later.visited else (later, old)  # a deploy was taken back
+            if name_of(left_out.key) == name_of(other.key) or name_of(left_out.key) not in self.names_asked:
+                found.append(Repeated(left_out.id, left_out.key, left_out.lease_token, other.key, other.lease_token))
         return found
 
-    def _latest(self, token: int, done_now: Collection[str]) -> dict[tuple[Any, ...], dict[str, tuple[str, int]]]:
-        """Return what was done and asked for, by trait and name: the key that was done last, and by which attempt."""
-        replayed = [each for each in self._recorded if each.visited and each.key not in done_now]
-        asked: list[tuple[Entry | Wanted, int]] = [
-            (each, each.lease_token) for each in replayed if each.status == EntryStatus.DONE
-        ]
-        asked.sort(key=itemgetter(1))
-        begun: list[Entry | Wanted] = [*self._recorded, *self._new]
-        asked += [(each, token) for each in begun if each.key in done_now]
-        latest: dict[tuple[Any, ...], dict[str, tuple[str, int]]] = {}
-        for each, done_by in asked:
-            for trait in _traits(each.key, each.kind, each.args_hash, keyed=is_keyed(each.key)):
-                latest.setdefault(trait, {})[name_of(each.key)] = each.key, done_by
-        return latest
+    @cached_property
+    def _not_asked_for(self) -> dict[tuple[Any, ...], list[Entry]]:
+        """What has perhaps happened, by trait, less what had been asked for when a step first began."""
+        found: dict[tuple[Any, ...], list[Entry]] = {}
+        for entry in self._left_out():
+            if entry.status in _PERHAPS_HAPPENED and entry.kind not in NOT_EFFECTS:
+                for trait in _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key)):
+                    found.setdefault(trait, []).append(entry)
+        return found
 
     def _left_out(self) -> list[Entry]:
         return [entry for entry in self._recorded if not entry.visited]

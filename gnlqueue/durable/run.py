@@ -172,6 +172,8 @@ class Run(Steps):
                         self, journal, replay, wanted, entry, match_args=options.match_args, sure=sure
                     )
                     entry = renamed or entry
+                    if renamed is None:
+                        wanted = replay.begins(wanted, entry)
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
             self.failures.seal(caught)
@@ -293,8 +295,8 @@ class Run(Steps):
         """Return the run's journal, read at the first call."""
         if self._loaded is None:
             journal = Journal(self.run_id, self.fence)
-            self.check_journal(journal.recorded)
-            self._loaded = journal, Replay(journal.recorded)
+            self.check_journal(journal.entries)
+            self._loaded = journal, Replay(journal.entries)
         return self._loaded
 
     def _effect_key(self, step_key: str) -> str:

@@ -62,6 +62,9 @@ class RunJournalEntry(models.Model):
     status = models.CharField(max_length=12, choices=EntryStatus.choices)
     args_hash = models.CharField(max_length=64, null=True)
     function = models.CharField(max_length=200, null=True, help_text="Dotted name of what the step called first.")
+    instead_of = models.JSONField(
+        null=True, help_text="Entries that were done, look like it, and were not asked for when it began."
+    )
     result = models.TextField(null=True, help_text="Canonical JSON text; not JSONField, which reorders keys.")
     error = models.JSONField(null=True)
     lease_token = models.BigIntegerField(help_text="Token of the claim (or run lock) that wrote it.")

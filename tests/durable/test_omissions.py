@@ -151,7 +151,7 @@ def test_a_mismatch_elsewhere_excuses_nothing(play: Play) -> None:
     assert "'prepare'" in (attempt(job).last_error or "")
     resolve(entry(job, "prepare"), GoOn(), **BY)
     now_do(lambda context: [plain("prepare")(context), keyed("charge[5]", "ship[5]")(context)])
-    assert "'bill[5]' (it did 'ship[5]' instead)" in (attempt(job).last_error or "")
+    assert "'bill[5]' (it did 'charge[5]' instead)" in (attempt(job).last_error or "")
 
 
 @on_sqlite

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from gnlqueue import AlreadyResolved, FailJob, GoOn, Happened, JobContext, NotHappened, UseRecorded, queue, resolve
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import Job, JobStatus
-from tests.durable.conftest import Ledger, attempt, crashing, entries, entry, now_do, on_sqlite, renamed
+from tests.durable.conftest import Ledger, attempt, crashing, doing, entries, entry, now_do, on_sqlite, renamed
 
 Play = Callable[..., Job]
 Handler = Callable[[JobContext], Any]
@@ -172,20 +172,6 @@ def test_code_that_asks_for_the_old_name_too_gets_the_record_once(
 
 
 # --- what was repeated, and seen only when the handler had returned --------------------------------------------------
-
-
-def doing(ledger: Ledger, name: str, *keys: int) -> Handler:
-    """A handler of steps whose function has their name: so nothing tells before the end that they were renamed."""
-
-    def handler(context: JobContext) -> list[Any]:
-        return [context.using(key=str(key)).step(name, function, key) for key in keys]
-
-    def function(key: int) -> int:
-        ledger.add()
-        return key
-
-    function.__qualname__ = name
-    return handler
 
 
 def repeated(play: Play, ledger: Ledger) -> Job:
