@@ -214,8 +214,7 @@ class Journal:
     @cached_property
     def verdicts(self) -> Verdicts:
         """What humans said before this attempt; read where a step looks like another one."""
-        notes = StepNote.objects.using(self.fence.database).filter(entry__run_id=self.run_id).order_by("id")
-        return Verdicts(notes.values_list("entry__key", "kind", "value", "lease_token"))
+        return Verdicts(self.run_id, self.fence.database)
 
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
         """Run a write and the fence in one transaction, until it is known to be stored or not to be.

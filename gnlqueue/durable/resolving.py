@@ -17,7 +17,7 @@ from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, U
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.entries import LONGEST_NOTE, encode_result
 from gnlqueue.durable.keys import is_renaming, key_hash
-from gnlqueue.durable.verdicts import asked_instead
+from gnlqueue.durable.verdicts import Verdicts, asked_instead
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
@@ -161,6 +161,12 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
             f"The code no longer asks for the step {row.key!r}: go on without its result, or fail the job."
         )
     if is_renaming(row.key, got["key"]):
+        said = Verdicts(row.run_id, alias).is_same(row.key, got["key"])
+        if said and (got["kind"], got["args_hash"]) == (row.kind, row.args_hash):
+            raise ValueError(
+                f"That {got['key']!r} is {row.key!r} has been said already, and the code asks for both. Put it right "
+                "and go on, or say that they are two steps (NotHappened(), --not-happened)."
+            )
         # The run takes it by the note, and each other one of that name that the code asks for.
         _change(row, EntryStatus(row.status), kind=got["kind"], args_hash=got["args_hash"])
         return

@@ -17,7 +17,7 @@ from gnlqueue.durable.effects import effect_key
 from gnlqueue.durable.entries import Entry, Journal, Wanted, function_name, tells_all
 from gnlqueue.durable.failures import Failure, Failures
 from gnlqueue.durable.fences import Fence
-from gnlqueue.durable.keys import keyed
+from gnlqueue.durable.keys import is_keyed, keyed
 from gnlqueue.durable.kinds import KINDS
 from gnlqueue.durable.open_steps import OpenSteps
 from gnlqueue.durable.options import StepOptions
@@ -244,7 +244,8 @@ class Run(Steps):
             return
         journal, replay = self._loaded
         for entry in replay.left_open():
-            blocking.on_left_open(self, journal, entry)
+            if not self.is_shared or not is_keyed(entry.key):  # a keyed one waits for the code that it belongs to
+                blocking.on_left_open(self, journal, entry)
         if not self.is_shared:
             blocking.unless_accepted(self, journal, replay)
 

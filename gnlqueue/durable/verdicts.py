@@ -28,13 +28,14 @@ class Repeated(NamedTuple):
 
 
 class Verdicts:
-    """What was said before this attempt; `notes` as key of the entry, kind, value and lease token, oldest first."""
+    """What has been said of the steps of a run."""
 
-    def __init__(self, notes: Iterable[tuple[str, str, str | None, int | None]]) -> None:
+    def __init__(self, run_id: str, database: str) -> None:
+        notes = StepNote.objects.using(database).filter(entry__run_id=run_id).order_by("id")
         self._same: dict[tuple[str, str], bool] = {}  # by the old and the new name
         self._accepted: dict[tuple[str, str], range] = {}  # tokens, by the name left out and the one done instead
         asked: dict[str, tuple[Any, int]] = {}
-        for key, kind, value, token in notes:
+        for key, kind, value, token in notes.values_list("entry__key", "kind", "value", "lease_token"):
             if kind == StepNote.Kind.MISMATCH:
                 asked[key] = json.loads(value or "{}"), token or 0
             elif kind == StepNote.Kind.RESOLUTION and key in asked:

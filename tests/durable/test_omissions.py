@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from gnlqueue import FailJob, GoOn, JobContext, NotHappened, StepFailed, UseRecorded, durable_run, queue, resolve
+from gnlqueue import (
+    FailJob,
+    GoOn,
+    Happened,
+    JobContext,
+    NotHappened,
+    StepFailed,
+    UseRecorded,
+    durable_run,
+    queue,
+    resolve,
+)
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from tests.durable import tasks
@@ -336,6 +347,18 @@ def test_pieces_of_code_that_share_a_run_outside_a_job_ask_for_their_own_steps(a
     for name in ("charge", "ship", "charge"):
         with durable_run("order:7") as run:
             run.using(key="5").step(name, give(name))
+
+
+@on_sqlite
+def test_a_piece_of_code_leaves_a_step_in_the_middle_to_the_piece_that_it_belongs_to(alias: str) -> None:
+    """Which knows how to find out what became of it."""
+    with durable_run("order:7") as run:
+        run.using(key="5").step("charge", give(1))
+    entries().update(status=EntryStatus.STARTED, result=None)  # its worker was killed
+    with durable_run("order:7") as run:
+        run.using(key="5").step("ship", give(2))
+    with durable_run("order:7") as run:
+        assert run.using(key="5", recover=lambda: Happened("ch_1")).step("charge", give(1)) == "ch_1"
 
 
 @on_sqlite
