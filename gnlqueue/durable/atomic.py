@@ -41,8 +41,8 @@ class HalfCommitted(GnlqueueError):
 
     def __init__(self, entry: Entry, error: BaseException, result: str) -> None:
         super().__init__(
-            "its function has ended the transaction that it ran in, as by a COMMIT in a procedure, so that what it had "
-            "done by then is stored"
+            "its function ended the transaction that it ran in, for example by a COMMIT in a stored procedure, so what "
+            "it had done by then is stored"
         )
         self.entry = entry
         self.error = self if isinstance(error, FenceLost) else error
@@ -80,12 +80,12 @@ def run(journal: Journal, wanted: Wanted, known: Entry | None, function: Callabl
             raise HalfCommitted(entry, error, text) from error
         if isinstance(error, FenceLost):
             raise RolledBack(
-                f"The transaction of the atomic step {wanted.key!r} was rolled back beneath its function; nothing of "
-                "it is stored."
+                f"The transaction of the atomic step {wanted.key!r} was rolled back while its function ran; nothing of "
+                "it was stored."
             ) from None
         if entry is None or not text or status != EntryStatus.DONE:
             raise
-        logger.error("The atomic step %r is committed; afterwards this was raised.", wanted.key, exc_info=error)
+        logger.error("The atomic step %r was committed; after that, this was raised.", wanted.key, exc_info=error)
     done = known or entry
     journal.adopt(done, EntryStatus.DONE, result=text, error=None)
     return done, payloads.decode(text)

@@ -108,7 +108,7 @@ class Step:
         try:
             signature.bind(*self.args, **{**self.effect, **self.kwargs})
         except TypeError as error:
-            passed = f" (in {self.options.pass_key_as!r} pass_key_as passes the effect key)" if self.effect else ""
+            passed = f" (pass_key_as passes the effect key as {self.options.pass_key_as!r})" if self.effect else ""
             raise TypeError(
                 f"The arguments of the step {self.key!r} do not fit its function, which was not called: "
                 f"{error}{passed}. Pass them after the function, as it takes them."
@@ -140,7 +140,7 @@ class Step:
         try:
             self.journal.note(cast(Entry, self.entry).id, StepNote.Kind.EVIDENCE, by, why, value)
         except DatabaseError:
-            logger.exception("Evidence on the step %r of %r is lost: %s %s", self.key, self.run.run_id, why, value)
+            logger.exception("Evidence about the step %r of %r is lost: %s %s", self.key, self.run.run_id, why, value)
 
     def store_result(self, value: Any) -> Any:
         """Store what the function returned, and return what a replay will.

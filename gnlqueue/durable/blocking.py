@@ -51,10 +51,10 @@ def before_renaming(
             replay.take(old, new, match_args=match_args)
             return old
         text = (
-            f"The code of {run.run_id!r} asks for {new.key!r}, which is not done, and so far for no step "
-            f"{name_of(old.key)!r} any more. It looks like {old.key!r} under another name: that is {old.status}, with "
-            f"the same function and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step, "
-            "which has not happened: it runs (--not-happened). The answer counts for all keys of that name."
+            f"The code of {run.run_id!r} asks for {new.key!r}, which is not done, and has not asked for any step "
+            f"{name_of(old.key)!r} so far. It looks like {old.key!r} under another name: that one is {old.status}, and "
+            f"has the same function and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step "
+            "and has not happened; then it runs (--not-happened). The answer counts for all keys of that name."
         )
         _for_mismatch(run, journal, old.id, text, _encoded(new))
     return None
@@ -88,8 +88,8 @@ def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
     more = f", and {len(asked) - MOST_NAMED} more" if len(asked) > MOST_NAMED else ""
     text = (
         f"The code of {run.run_id!r} no longer asks for what was recorded: {named}{more}. Under another "
-        "name or key this has perhaps happened twice. Put the code right and go on, go on without, or fail the "
-        f"job: manage.py gnlqueue resolve {first}."
+        "name or key this may have happened twice. Put the code right and go on, go on as it is, or fail the job: "
+        f"manage.py gnlqueue resolve {first}."
     )
     _for_mismatch(run, journal, first, text, left_out(pairs))
 

@@ -83,14 +83,14 @@ class JobContext(Run):
     def begin_only_if_wanted(self, key: str) -> None:
         super().begin_only_if_wanted(key)
         if self._stopping():
-            self.stop(JobSuspended("The worker shuts down: the run goes on elsewhere.", timedelta()))
+            self.stop(JobSuspended("The worker is shutting down: the run goes on elsewhere.", timedelta()))
 
     def check_journal(self, recorded: list[Entry]) -> None:
         if any(entry.lease_token >= self.claimed.lease_token for entry in recorded):
             self.stop(
                 self.fence.why_lost()
                 or JobGivenUp(
-                    f"The run {self.run_id!r} has entries of claims that are still to come: its id was used before (a "
+                    f"The run {self.run_id!r} has entries of claims that are yet to come, so its id was used before (a "
                     "sequence was reset, or a row deleted without its journal). Delete these entries, then retry."
                 )
             )
@@ -106,7 +106,7 @@ def current_context() -> JobContext:
     """
     context = current.get()
     if context is None:
-        raise LookupError("No job runs here: current_context() is for code that a task calls.")
+        raise LookupError("No job is running here: current_context() is for code that a task calls.")
     return context
 
 

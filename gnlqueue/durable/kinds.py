@@ -103,7 +103,7 @@ class MayBeInDoubt(Step):
             return Unknown()
         reply = yield self.question(self.options.recover)
         if reply.error is not None:
-            logger.error("recover of %r raised; its outcome stays unknown.", self.key, exc_info=reply.error)
+            logger.error("recover of %r raised this; the outcome stays unknown.", self.key, exc_info=reply.error)
             return Unknown()
         if not isinstance(reply.value, Happened | NotHappened | Unknown):
             logger.error("recover of %r returned %r, which is not an answer.", self.key, reply.value)
@@ -115,7 +115,7 @@ class MayBeInDoubt(Step):
             return Happened(self.store_result(answer.result))
         except ResultNotStored as error:
             self.note(f"recover: {error}", shown(answer.result))
-            self.block("the result that recover gave cannot be stored", error)
+            self.block("the result that recover returned cannot be stored", error)
 
     def block(self, why: str, error: BaseException | None = None) -> NoReturn:
         """Store that the step is in doubt, and stop the run: it waits for a human, or fails if `on_doubt` says so."""

@@ -97,7 +97,7 @@ class _OutsideRun(Run):
     is_shared = True
 
     def sleep(self, name: str, length: timedelta | float) -> None:
-        raise RuntimeError("Only a job's run can sleep: there is nobody to wake another one up.")
+        raise RuntimeError("Only a job's run can sleep: nobody would wake any other one up.")
 
     async def asleep(self, name: str, length: timedelta | float) -> None:
         self.sleep(name, length)
@@ -142,7 +142,7 @@ def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:
             return LockFence(run_id, key, token, alias, ttl)
         if time.monotonic() >= give_up_at:
             owner = RunLock.objects.using(alias).filter(pk=key).values_list("owner", flat=True).first()
-            raise RunLocked(f"The run {run_id!r} is locked by {owner or 'somebody who has just left'}.")
+            raise RunLocked(f"The run {run_id!r} is locked by {owner or 'somebody who has just released it'}.")
         time.sleep(min(POLL * random.uniform(0.5, 1), max(give_up_at - time.monotonic(), 0)))
 
 
@@ -184,10 +184,10 @@ def _kept(fence: LockFence) -> Iterator[None]:
 def _free(fence: LockFence) -> None:
     try:
         if not fence.free():
-            logger.error("The lock on the run %r was lost while it was held: its time was up.", fence.run_id)
+            logger.error("The lock on the run %r was lost before its block ended: it had expired.", fence.run_id)
     except ConnectionProblem as error:
         connections[fence.database].close()
-        logger.warning("The lock on the run %r ends with its time, as it could not be freed: %s", fence.run_id, error)
+        logger.warning("The lock on the run %r could not be released; it expires by itself: %s", fence.run_id, error)
 
 
 def _renew(fence: LockFence, ended: threading.Event) -> None:

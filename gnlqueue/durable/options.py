@@ -60,7 +60,7 @@ class StepOptions:
         for name in ("safe_errors", "final_errors"):
             object.__setattr__(self, name, exception_classes(getattr(self, name), name))
         if self.on_doubt not in ("block", "rerun", "fail"):
-            raise ValueError(f'on_doubt is "block", "rerun" or "fail", not {self.on_doubt!r}.')
+            raise ValueError(f'on_doubt must be "block", "rerun" or "fail", not {self.on_doubt!r}.')
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
             raise ValueError(f"max_attempts of a step must be an integer of at least 1, not {self.max_attempts!r}.")
         if self.key is not None and not (

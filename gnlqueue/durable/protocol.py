@@ -155,7 +155,7 @@ def refuse_event_loop(call: str) -> None:
     if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         raise SynchronousOnlyOperation(
             f"context.{call}() was called on an event loop, as in an async def, and would hold up all that runs there: "
-            f"use await context.a{call}(). A plain def that calls it goes through sync_to_async."
+            f"use await context.a{call}(). If a plain def calls it, call that through sync_to_async."
         )
 
 

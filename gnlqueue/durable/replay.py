@@ -69,7 +69,7 @@ class Replay:
             return repeated(name, self._names[name])
         key = keyed(name, own)
         if key in self._keys_used:
-            raise ValueError(f"The step key {key!r} is used twice in one run; each needs one of its own.")
+            raise ValueError(f"The step key {key!r} is used twice in one run; each step needs its own.")
         self._keys_used.add(key)
         return key
 

@@ -96,7 +96,7 @@ def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reaso
         if seen is not None:
             row.decisions = seen
         elif was_failed(row, job):
-            raise _already_resolved(row, "Retry the job: it asks again, and then it can be decided anew.")
+            raise _already_resolved(row, "Retry the job: it asks again, and then you can decide.")
         try:
             _apply(row, job, answer, reason, alias)
         except AlreadyResolved:
@@ -144,8 +144,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
         raise _already_resolved(row)
     if mismatched_entry(job) != row:
         raise ValueError(
-            f"The step {row.key!r} is not the one that the code of {row.run_id!r} does not fit: that one is listed by "
-            "manage.py gnlqueue blocked."
+            f"The run {row.run_id!r} is blocked at a step other than {row.key!r}: manage.py gnlqueue blocked lists it."
         )
     if isinstance(answer, GoOn | NotHappened):
         _change(row)
@@ -164,8 +163,8 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
         said = Verdicts(row.run_id, alias).is_same(row.key, got["key"])
         if said and (got["kind"], got["args_hash"]) == (row.kind, row.args_hash):
             raise ValueError(
-                f"That {got['key']!r} is {row.key!r} has been said already, and the code asks for both. Put it right "
-                "and go on, or say that they are two steps (NotHappened(), --not-happened)."
+                f"Somebody has already said that {got['key']!r} is {row.key!r}, and the code asks for both. Put it "
+                "right and go on, or say that they are two steps (NotHappened(), --not-happened)."
             )
         # The run takes it by the note, and each other one of that name that the code asks for.
         _change(row, EntryStatus(row.status), kind=got["kind"], args_hash=got["args_hash"])
@@ -218,7 +217,9 @@ def _refuse_misfit(row: RunJournalEntry, job: Job | None, answer: Resolution) ->
         return
     if blocked:
         fits.append("FailJob() (--fail-job)")
-    raise ValueError(f"The step {row.key!r} of {row.run_id!r} {wrong}. What fits: {' or '.join(fits)}.") from None
+    raise ValueError(
+        f"The step {row.key!r} of {row.run_id!r} {wrong}. Answers that fit: {' or '.join(fits)}."
+    ) from None
 
 
 def _note(row: RunJournalEntry, answer: Resolution, by: str, reason: str, alias: str) -> None:
@@ -247,14 +248,16 @@ def _nothing_to_fail(row: RunJournalEntry, job: Job) -> GnlqueueError:
 
 
 def _already_resolved(
-    row: RunJournalEntry, what_to_do: str = "It is in doubt all the same: look at it as it is now, and decide anew."
+    row: RunJournalEntry, what_to_do: str = "It is still in doubt: look at it again, then decide."
 ) -> AlreadyResolved:
     # Locked: a plain read at REPEATABLE READ on MariaDB does not see what was committed after our first.
     entry = RunJournalEntry.objects.using(row._state.db).select_for_update().filter(pk=row.pk)
     row.status = entry.values_list("status", flat=True).first() or row.status
     note = _decisions(row).select_for_update().first()
     if note is None:
-        return AlreadyResolved(f"The step {row.key!r} of {row.run_id!r} waits for no decision: it is {row.status}.")
+        return AlreadyResolved(
+            f"The step {row.key!r} of {row.run_id!r} is not waiting for a decision: it is {row.status}."
+        )
     text = (
         f"The step {row.key!r} of {row.run_id!r} has been resolved by {note.by} at {note.at:%Y-%m-%d %H:%M:%S} UTC: "
         f"{kept_answer(note)}. {note.why}"

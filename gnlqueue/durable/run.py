@@ -189,7 +189,7 @@ class Run(Steps):
         """Stop where no step may begin, though the run is held."""
         self._raise_if_stopped()
         if self.settling:
-            self.stop(JobGivenUp(f"Its attempts are used up; the step {key!r} does not begin. Retry to go on."))
+            self.stop(JobGivenUp(f"Its attempts are used up, so the step {key!r} does not begin. Retry to go on."))
 
     def write(self, write: Callable[[], T]) -> T:
         """Do a fenced write; where the fence is lost, that stops the run."""
@@ -271,12 +271,12 @@ class Run(Steps):
         run_id, outer = inside_step.get() or (None, None)
         if run_id == self.run_id:
             raise RuntimeError(
-                f"The step {name!r} was begun inside the step {outer!r}: call it after that one instead."
+                f"The step {name!r} was called inside the step {outer!r}: call it after that one instead."
             )
         if in_own_transaction(self.fence.database):
             raise RuntimeError(
-                f"The step {name!r} was begun inside atomic(), or with autocommit off, on {self.fence.database!r}, "
-                "which would roll its record back with the rest. Begin it outside, or put the writes into the function "
+                f"The step {name!r} was called inside atomic(), or with autocommit off, on {self.fence.database!r}, "
+                "which would roll its record back with the rest. Call it outside, or put the writes into the function "
                 "of an atomic_step."
             )
 

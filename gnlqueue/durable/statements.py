@@ -58,7 +58,7 @@ def only_what_rolls_back(using: str) -> Iterator[None]:
         alias = context["connection"].alias
         if not _is_harmless(_text(sql, context)):
             raise RuntimeError(
-                f"An atomic_step on {using!r} writes on {alias!r}, which does not commit or roll back with it. Use a "
+                f"An atomic_step on {using!r} writes to {alias!r}, which does not commit or roll back with it. Use a "
                 "step or an idempotent_step for that."
             )
         return execute(sql, params, many, context)
@@ -67,8 +67,9 @@ def only_what_rolls_back(using: str) -> Iterator[None]:
         statement = _text(sql, context)
         if committing.match(statement):
             raise RuntimeError(
-                f"An atomic_step on {using!r} asks for {statement.strip():.60}, which begins or ends a transaction: "
-                "what came before would not commit or roll back with the step. Use an idempotent_step for that."
+                f"An atomic_step on {using!r} tries to run {statement.strip():.60}, which begins or ends a "
+                "transaction: what came before would not commit or roll back with the step. Use an idempotent_step "
+                "for that."
             )
         return execute(sql, params, many, context)
 

@@ -208,7 +208,7 @@ def test_a_deadlock_that_the_function_swallows_is_not_recorded_as_done(
     failed = attempt(job)
     assert [error.args[0] for error in deadlocks] == [1213]
     assert failed.status == JobStatus.SCHEDULED
-    assert "rolled back beneath its function" in (failed.last_error or "")
+    assert "rolled back while its function ran" in (failed.last_error or "")
     assert not entries(job).exists()
     assert Note.objects.using(alias).exclude(text__in=["one", "other", "weight"]).count() == 0
     assert attempt(job).result == "reserved"
@@ -238,7 +238,7 @@ def test_writes_on_another_alias_are_refused(alias: str, play: Play, swallowed: 
     ended = attempt(job)
     assert ended.status == (JobStatus.DONE if swallowed else JobStatus.DEAD)
     if not swallowed:
-        assert f"writes on {other!r}" in (ended.last_error or "")
+        assert f"writes to {other!r}" in (ended.last_error or "")
     assert notes.count() == 0
     assert entry(job, "read").result == "0"
 
@@ -252,7 +252,7 @@ def test_steps_are_refused_inside_atomic(alias: str, play: Play, ledger: Ledger,
             getattr(context, kind)(*arguments)
 
     job = play(handler, max_attempts=1)
-    assert "was begun inside atomic()" in (attempt(job).last_error or "")
+    assert "was called inside atomic()" in (attempt(job).last_error or "")
     assert (len(ledger), entries(job).count()) == (0, 0)
 
 
@@ -266,7 +266,7 @@ def test_steps_inside_steps_are_refused(play: Play, ledger: Ledger, outer: str, 
     attempt(job)
     assert (len(ledger), entries(job).filter(key="inner").count()) == (0, 0)
     said = (queue.get(job).last_error or "") + str([each.error for each in entries(job)])
-    assert "The step 'inner' was begun inside the step 'outer'" in said
+    assert "The step 'inner' was called inside the step 'outer'" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -280,7 +280,7 @@ def test_who_decides_before_the_step_is_in_doubt_or_after_it_was_recorded_is_tol
     play: Play, in_thread: Callable[..., Future[Any]], caught: str
 ) -> None:
     def too_early() -> Happened:
-        with pytest.raises(AlreadyResolved, match="waits for no decision: it is started"):
+        with pytest.raises(AlreadyResolved, match="is not waiting for a decision: it is started"):
             resolve(entry(job), NotHappened(), **BY)
         return Happened("paid")
 
@@ -294,6 +294,6 @@ def test_who_decides_before_the_step_is_in_doubt_or_after_it_was_recorded_is_tol
     if caught == "by a crash":
         leave_started(job, "charge")
     assert attempt(job).result == "paid"
-    with pytest.raises(AlreadyResolved, match="waits for no decision: it is done"):
+    with pytest.raises(AlreadyResolved, match="is not waiting for a decision: it is done"):
         resolve(entry(job), NotHappened(), **BY)
     assert (entry(job).status, notes("resolution")) == (EntryStatus.DONE, [])

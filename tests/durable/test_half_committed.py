@@ -87,7 +87,7 @@ def test_what_it_raises_after_that_proves_nothing(
     job = play(lambda context: context.using(**steps).atomic_step("reserve", reserve))
     blocked = attempt(job)
     assert (blocked.status, blocked.attempts, len(ledger)) == (JobStatus.BLOCKED, 0, 1)
-    assert "has ended the transaction that it ran in" in (blocked.last_error or "")
+    assert "ended the transaction that it ran in" in (blocked.last_error or "")
     doubtful = entry(job)
     assert (doubtful.status, doubtful.error["message"]) == (EntryStatus.IN_DOUBT, "no route")
     assert doubtful.error["how_to_check"] == "count the notes"
@@ -109,7 +109,7 @@ def test_it_is_noticed_where_the_function_returns_and_the_database_can_tell(
         assert (ended.status, entry(job).status) == (JobStatus.DONE, EntryStatus.DONE)
     else:
         assert (ended.status, entry(job).status) == (JobStatus.BLOCKED, EntryStatus.IN_DOUBT)
-        assert [(note.value, "has ended the transaction" in note.why) for note in notes()] == [('"reserved"', True)]
+        assert [(note.value, "ended the transaction" in note.why) for note in notes()] == [('"reserved"', True)]
         resolve(job, Happened("reserved"))
         ended = attempt(job)
     assert (ended.result, len(ledger), Note.objects.using(alias).count()) == ("reserved", 1, 1)

@@ -112,7 +112,7 @@ def test_only_the_entry_that_does_not_fit_can_be_answered_for(play: Play) -> Non
     attempt(job)
     now_do(CHANGED["renamed"])
     attempt(job)
-    with pytest.raises(ValueError, match="is not the one"):
+    with pytest.raises(ValueError, match="is blocked at a step other than"):
         resolve(entry(job, "ship"), GoOn(), **BY)
 
 
@@ -122,10 +122,12 @@ def test_an_answer_about_a_doubt_is_no_answer_about_a_mismatch(play: Play, answe
     attempt(job)
     now_do(CHANGED["renamed"])
     attempt(job)
-    fits = r"What fits: GoOn\(\) \(--go-on\) or UseRecorded\(\) \(--use-recorded\) or FailJob\(\) \(--fail-job\)\.$"
+    fits = (
+        r"Answers that fit: GoOn\(\) \(--go-on\) or UseRecorded\(\) \(--use-recorded\) or FailJob\(\) \(--fail-job\)\.$"
+    )
     with pytest.raises(ValueError, match=rf"is not in doubt: the code does not fit it\. {fits}"):
         resolve(entry(job, "charge"), answer, **BY)
-    with pytest.raises(AlreadyResolved, match=r"'ship' .* waits for no decision: it is done"):
+    with pytest.raises(AlreadyResolved, match=r"'ship' .* is not waiting for a decision: it is done"):
         resolve(entry(job, "ship"), answer, **BY)
     assert (queue.get(job).status, entry(job, "charge").decisions) == (JobStatus.BLOCKED, 0)
 

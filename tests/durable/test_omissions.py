@@ -187,7 +187,7 @@ def test_all_that_was_renamed_is_named_and_accepted_at_once(play: Play) -> None:
     said = attempt(job).last_error or ""
     assert "'charge[19]' (it did 'bill[19]' instead), and 10 more" in said
     (first,) = in_doubt()
-    with pytest.raises(ValueError, match=r"What fits: GoOn\(\) \(--go-on\) or FailJob\(\) \(--fail-job\)\.$"):
+    with pytest.raises(ValueError, match=r"Answers that fit: GoOn\(\) \(--go-on\) or FailJob\(\) \(--fail-job\)\.$"):
         resolve(first, NotHappened(), **BY)
     resolve(first, GoOn(), **BY)
     assert attempt(job).status == JobStatus.DONE

@@ -99,7 +99,7 @@ def test_what_the_server_rolls_back_beneath_the_function_is_not_recorded_as_done
     job = play(lambda context: context.atomic_step("reserve", lambda: reserve(context)))
     failed = attempt(job)
     assert failed.status == JobStatus.SCHEDULED
-    assert "rolled back beneath its function" in (failed.last_error or "")
+    assert "rolled back while its function ran" in (failed.last_error or "")
     assert (Note.objects.using(alias).count(), entries(job).count()) == (0, 0)
     assert attempt(job).result == "reserved"
     assert Note.objects.using(alias).count() == 1
@@ -168,7 +168,7 @@ def test_a_composed_statement_on_another_alias_is_known_for_what_it_is(alias: st
             return cursor.fetchone()
 
     def handler(context: JobContext) -> Any:
-        with pytest.raises(StepFailed, match="writes on 'postgresql'"):
+        with pytest.raises(StepFailed, match="writes to 'postgresql'"):
             context.atomic_step("write", ask, "UPDATE {} SET text = 'x'")
         return context.atomic_step("read", ask, "SELECT count(*) FROM {}")
 

@@ -176,7 +176,7 @@ def test_a_failure_that_stays_is_not_tried_again_under_another_name(play: Play, 
     now_do(handler_of("bill"))
     blocked = attempt(job)
     assert blocked.blocked_reason == "mismatch"
-    assert "looks like 'charge[visa]' under another name: that is failed" in (blocked.last_error or "")
+    assert "looks like 'charge[visa]' under another name: that one is failed" in (blocked.last_error or "")
     resolve(entry(job, "charge[visa]"), UseRecorded(), **BY)
     assert attempt(job).result == "mastercard"
     assert len(ledger) == 2

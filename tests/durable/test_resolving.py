@@ -267,7 +267,7 @@ def test_a_late_worker_does_not_undo_a_decision(
 @pytest.mark.parametrize("by_id", [False, True])
 @pytest.mark.parametrize("answer", [GoOn(), UseRecorded()], ids=repr)
 def test_an_answer_about_a_mismatch_is_no_answer_about_a_doubt(blocked: Job, answer: Any, by_id: bool) -> None:
-    fits = r"What fits: Happened\(result\) .* or NotHappened\(\) .* or FailJob\(\) \(--fail-job\)\.$"
+    fits = r"Answers that fit: Happened\(result\) .* or NotHappened\(\) .* or FailJob\(\) \(--fail-job\)\.$"
     with pytest.raises(ValueError, match=rf"'charge' of '{blocked.run_id}' is in doubt, which is no mismatch\. {fits}"):
         resolve(entry(blocked).pk if by_id else entry(blocked), answer, **BY)
     assert queue.get(blocked).status == JobStatus.BLOCKED

@@ -164,7 +164,7 @@ def test_code_that_asks_for_the_old_name_too_gets_the_record_once(
     said = attempt(job).last_error or ""
     assert "somebody has said that 'bill[5]' is what was recorded as 'charge[5]', and the code asks for both" in said
     assert len(ledger) == 1
-    with pytest.raises(ValueError, match="has been said already, and the code asks for both"):
+    with pytest.raises(ValueError, match="Somebody has already said"):
         resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
     resolve(entry(job, "charge[5]"), answer, **BY)
     if answer == GoOn():
