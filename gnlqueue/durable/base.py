@@ -66,7 +66,7 @@ class Step:
             return recovered.result
         self.refuse_wrong_arguments()
         while True:
-            self.run.begin_only_if_wanted(self.key)
+            self.run.check_may_begin(self.key)
             self.tries += 1
             try:
                 return (yield from self.attempt())
@@ -114,7 +114,7 @@ class Step:
                 f"{error}{passed}. Pass them after the function, as it takes them."
             ) from None
 
-    def look_whether_held(self) -> None:
+    def check_held(self) -> None:
         """Stop the run where it is lost or cancelled; costs no commit."""
         stops = self.run.fence.why_lost()
         if stops is not None:

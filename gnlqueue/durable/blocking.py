@@ -10,7 +10,7 @@ from gnlqueue.conf import settings
 from gnlqueue.durable.entries import Entry, Journal, Wanted
 from gnlqueue.durable.keys import name_of
 from gnlqueue.durable.replay import Mismatch, Replay
-from gnlqueue.durable.verdicts import Repeated, left_out
+from gnlqueue.durable.verdicts import Repeated, question_about
 from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import EntryStatus, StepNote
 
@@ -26,7 +26,7 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
     _for_mismatch(run, journal, mismatch.entry.id, text, _encoded(mismatch.got))
 
 
-def before_renaming(
+def find_renamed(
     run: Run, journal: Journal, replay: Replay, new: Wanted, tried: Entry | None, *, match_args: bool, sure: bool
 ) -> Entry | None:
     """Return the entry that a step which is about to begin was until it was renamed, `None` where there is none.
@@ -46,7 +46,7 @@ def before_renaming(
         if tried is not None and not is_same and old.lease_token <= tried.lease_token:
             continue  # beside it, or before: only what came later can have been done in its place
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
-            on_left_open(run, journal, old)
+            on_left_in_doubt(run, journal, old)
         if is_same:
             replay.take(old, new, match_args=match_args)
             return old
@@ -60,7 +60,7 @@ def before_renaming(
     return None
 
 
-def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
+def on_left_in_doubt(run: Run, journal: Journal, entry: Entry) -> NoReturn:
     """Stop where the code has left out a step of which nobody knows whether it happened."""
     if entry.status != EntryStatus.IN_DOUBT:
         run.write(lambda: journal.change(entry, EntryStatus.IN_DOUBT))
@@ -71,13 +71,13 @@ def on_left_open(run: Run, journal: Journal, entry: Entry) -> NoReturn:
     run.stop(JobBlocked(text, "in_doubt"))
 
 
-def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
+def on_repetitions(run: Run, journal: Journal, replay: Replay) -> None:
     """Stop where the code has left out steps that were done, and seems to have repeated them under other keys.
 
     Not for what a human has looked at.
     """
-    renamed = replay.renamed(journal.entries)
-    pairs = [pair for pair in renamed if not journal.verdicts.accept(pair, replay.names_asked)]
+    repetitions = replay.repetitions(journal.entries)
+    pairs = [pair for pair in repetitions if not journal.verdicts.is_accepted(pair, replay.names_asked)]
     if not pairs:
         return
     asked: dict[int, Repeated] = {}
@@ -91,7 +91,7 @@ def unless_accepted(run: Run, journal: Journal, replay: Replay) -> None:
         "name or key this may have happened twice. Put the code right and go on, go on as it is, or fail the job: "
         f"manage.py gnlqueue resolve {first}."
     )
-    _for_mismatch(run, journal, first, text, left_out(pairs))
+    _for_mismatch(run, journal, first, text, question_about(pairs))
 
 
 def _encoded(wanted: Wanted) -> str:

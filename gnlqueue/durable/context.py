@@ -80,8 +80,8 @@ class JobContext(Run):
         if not progress.set_progress(self.claimed, value):
             self._check()
 
-    def begin_only_if_wanted(self, key: str) -> None:
-        super().begin_only_if_wanted(key)
+    def check_may_begin(self, key: str) -> None:
+        super().check_may_begin(key)
         if self._stopping():
             self.stop(JobSuspended("The worker is shutting down: the run goes on elsewhere.", timedelta()))
 

@@ -68,7 +68,7 @@ class Wanted(NamedTuple):
     kind: str
     args_hash: str | None = None
     function: str | None = None  #: its dotted name, which may change without its being another step
-    instead_of: list[int] | None = None  #: ids of what it may repeat, see `Replay.begins`
+    instead_of: list[int] | None = None  #: ids of what it may repeat, see `Replay.note_what_it_may_repeat`
 
 
 def function_name(function: Callable[..., Any] | None) -> str | None:

@@ -77,8 +77,8 @@ class LockFence:
     def lock(self) -> bool:
         return self._row.select_for_update().values_list("pk").first() is not None
 
-    def free(self) -> bool:
-        """Let the lock go; `False` where it was lost before."""
+    def release(self) -> bool:
+        """Release the lock; `False` where it was lost before."""
         return self._row.update(owner=None, expires_at=None) == 1
 
     def why_lost(self) -> JobInterrupt | None:

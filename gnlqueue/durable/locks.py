@@ -178,12 +178,12 @@ def _kept(fence: LockFence) -> Iterator[None]:
         ended.set()
         renewer.join()
         _held.reset(token)
-        _free(fence)
+        _release(fence)
 
 
-def _free(fence: LockFence) -> None:
+def _release(fence: LockFence) -> None:
     try:
-        if not fence.free():
+        if not fence.release():
             logger.error("The lock on the run %r was lost before its block ended: it had expired.", fence.run_id)
     except ConnectionProblem as error:
         connections[fence.database].close()

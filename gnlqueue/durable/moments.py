@@ -35,7 +35,7 @@ def _moment(run: Run, kind: StepKind, name: str, offset: timedelta, caller: Flow
         journal, wanted, entry = run.find(kind, name, caller, run.failures.caught_by(caller))
         if entry is not None:
             return datetime.fromisoformat(payloads.decode(entry.result))
-        run.begin_only_if_wanted(wanted.key)
+        run.check_may_begin(wanted.key)
         time = read_clock(run.fence.database) + offset
         text = encode_result(time.isoformat())
         run.write(lambda: journal.insert(wanted, EntryStatus.DONE, starting=True, result=text))

@@ -121,11 +121,11 @@ class Replay:
         entry.visited = True
         self._taken[entry.key] = wanted
 
-    def left_open(self) -> list[Entry]:
+    def left_in_doubt(self) -> list[Entry]:
         """Return the steps that were caught in the middle, and that the code has not asked for."""
         return [entry for entry in self._left_out() if entry.status in _UNKNOWN]
 
-    def begins(self, wanted: Wanted, tried: Entry | None) -> Wanted:
+    def note_what_it_may_repeat(self, wanted: Wanted, tried: Entry | None) -> Wanted:
         """Return a step that is about to begin, with what it may repeat: what was done, and not asked for so far.
 
         It may repeat a step of the same name that has the same arguments under another key, or if only one of the two
@@ -144,7 +144,7 @@ class Replay:
             tried.instead_of = [*(tried.instead_of or []), *found]
         return wanted._replace(instead_of=list(found) or None)
 
-    def renamed(self, entries: Iterable[Entry]) -> list[Repeated]:
+    def repetitions(self, entries: Iterable[Entry]) -> list[Repeated]:
         """Return the steps that were done and left out, each with what seems to repeat it.
 
         Of two that look alike, the later one began while the code had not asked for the earlier one; and now, whatever

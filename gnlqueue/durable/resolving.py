@@ -100,7 +100,7 @@ def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reaso
         try:
             _apply(row, job, answer, reason, alias)
         except AlreadyResolved:
-            _refuse_misfit(row, job, answer)
+            _refuse_wrong_answer(row, job, answer)
             raise
         _note(row, answer, by, reason, alias)
         if job is not None and not isinstance(answer, FailJob):
@@ -183,17 +183,17 @@ def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:
 
 def _looks_renamed(row: RunJournalEntry, job: Job | None) -> bool:
     """Tell whether the job is blocked because the code asks for a step that looks like this one under another name."""
-    return _is_misfit(row, job) and is_renaming(row.key, _asked_instead(row).get("key", ""))
+    return _is_mismatch(row, job) and is_renaming(row.key, _asked_instead(row).get("key", ""))
 
 
-def _is_misfit(row: RunJournalEntry, job: Job | None) -> bool:
+def _is_mismatch(row: RunJournalEntry, job: Job | None) -> bool:
     """Tell whether the job is blocked because the code does not fit this step."""
     if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
         return False
     return mismatched_entry(job) == row
 
 
-def _refuse_misfit(row: RunJournalEntry, job: Job | None, answer: Resolution) -> None:
+def _refuse_wrong_answer(row: RunJournalEntry, job: Job | None, answer: Resolution) -> None:
     """Raise `ValueError` for an answer to another question than the one that this step asks, with those that fit.
 
     Not where somebody has decided since: that is what there is to say then.
@@ -203,7 +203,7 @@ def _refuse_misfit(row: RunJournalEntry, job: Job | None, answer: Resolution) ->
     if decisions != row.decisions:
         return
     blocked = job if job is not None and job.status == JobStatus.BLOCKED else None
-    mismatch = _is_misfit(row, job)
+    mismatch = _is_mismatch(row, job)
     if isinstance(answer, Happened | NotHappened) and mismatch and status != EntryStatus.IN_DOUBT:
         wrong, fits = "is not in doubt: the code does not fit it", ["GoOn() (--go-on)"]
         if status in {EntryStatus.DONE, EntryStatus.FAILED} and _asked_instead(row):

@@ -168,12 +168,12 @@ class Run(Steps):
                 entry = replay.find(wanted, match_args=options.match_args)
                 if (entry is None or entry.not_happened) and not self.is_shared:
                     sure = main_flow or tells_all(function)
-                    renamed = blocking.before_renaming(
+                    renamed = blocking.find_renamed(
                         self, journal, replay, wanted, entry, match_args=options.match_args, sure=sure
                     )
                     entry = renamed or entry
                     if renamed is None:
-                        wanted = replay.begins(wanted, entry)
+                        wanted = replay.note_what_it_may_repeat(wanted, entry)
             except Mismatch as mismatch:
                 blocking.on_mismatch(self, journal, mismatch)
             self.failures.seal(caught)
@@ -185,7 +185,7 @@ class Run(Steps):
             self._latest = read_clock(self.fence.database)
         return self._latest >= time
 
-    def begin_only_if_wanted(self, key: str) -> None:
+    def check_may_begin(self, key: str) -> None:
         """Stop where no step may begin, though the run is held."""
         self._raise_if_stopped()
         if self.settling:
@@ -243,11 +243,11 @@ class Run(Steps):
         if self.interrupt is not None or self._loaded is None:
             return
         journal, replay = self._loaded
-        for entry in replay.left_open():
+        for entry in replay.left_in_doubt():
             if not self.is_shared or not is_keyed(entry.key):  # a keyed one waits for the code that it belongs to
-                blocking.on_left_open(self, journal, entry)
+                blocking.on_left_in_doubt(self, journal, entry)
         if not self.is_shared:
-            blocking.unless_accepted(self, journal, replay)
+            blocking.on_repetitions(self, journal, replay)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

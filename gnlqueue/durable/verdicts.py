@@ -54,7 +54,7 @@ class Verdicts:
         """Return whether a step is the one that was recorded under another name; `None` where nobody has said so."""
         return self._same.get((name_of(old), name_of(new)))
 
-    def accept(self, pair: Repeated, asked: Collection[str]) -> bool:
+    def is_accepted(self, pair: Repeated, asked: Collection[str]) -> bool:
         """Tell whether somebody has looked at this: at the same two names, or at what the wrong code had done.
 
         That answer is about what was done until the question was asked; code that is still wrong is asked about again.
@@ -73,7 +73,7 @@ class Verdicts:
         )
 
 
-def left_out(pairs: Iterable[Repeated]) -> str:
+def question_about(pairs: Iterable[Repeated]) -> str:
     """Return what a note keeps of the question about these: each two names, and the first attempt that repeated.
 
     What is beyond `MOST_NAMES` is asked about later.

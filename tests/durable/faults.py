@@ -14,12 +14,12 @@ from gnlqueue.durable.entries import Journal
 POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
     "before started commits": {
         "step": ("after", Journal, "_insert"),
-        "idempotent_step": ("before", base.Step, "look_whether_held"),  # its start is not stored
+        "idempotent_step": ("before", base.Step, "check_held"),  # its start is not stored
         "atomic_step": ("after", Journal, "_insert"),
     },
     "after started commits": {
         "step": ("after", Journal, "insert"),
-        "idempotent_step": ("after", base.Step, "look_whether_held"),
+        "idempotent_step": ("after", base.Step, "check_held"),
         "atomic_step": ("after", Journal, "insert_here"),
     },
     "during the effect": {"step": None, "idempotent_step": None, "atomic_step": None},  # tasks.effect says when

@@ -342,7 +342,7 @@ def test_what_a_savepoint_inside_takes_back_is_not_there(alias: str, play: Play)
 
 
 def test_a_late_worker_s_writes_are_rolled_back(alias: str, play: Play) -> None:
-    look = base.Step.look_whether_held
+    look = base.Step.check_held
 
     def lost_right_after(step: base.Step) -> None:
         look(step)
@@ -350,7 +350,7 @@ def test_a_late_worker_s_writes_are_rolled_back(alias: str, play: Play) -> None:
 
     job = play(lambda context: context.atomic_step("reserve", lambda: Note.objects.using(alias).create(text="x").text))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(base.Step, "look_whether_held", lost_right_after)
+        patched.setattr(base.Step, "check_held", lost_right_after)
         Worker(["default"], heartbeat=False).run_once()
     assert (Note.objects.using(alias).count(), entries(job).count()) == (0, 0)
     assert (queue.get(job).status, queue.get(job).lease_token) == (JobStatus.IN_PROGRESS, 2)
