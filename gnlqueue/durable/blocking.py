@@ -1,4 +1,4 @@
-"""What blocks a run because its code and its journal do not fit: the question that a human is asked."""
+"""What blocks a run because its code and its journal do not fit: the question that a human is asked. See `replay`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_NAMED = 20  # steps that one message names
 
 
 def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
-    """Stop where the code asks for something else than was recorded at this place."""
+    """Stop where the code asks for something other than what was recorded at this place."""
     text = f"The code does not fit the journal of {run.run_id!r}: {mismatch}. {run.out_of_mismatch(mismatch.entry)}"
     _for_mismatch(run, journal, mismatch.entry.id, text, _encoded(mismatch.got))
 
@@ -29,13 +29,17 @@ def on_mismatch(run: Run, journal: Journal, mismatch: Mismatch) -> NoReturn:
 def find_renamed(
     run: Run, journal: Journal, replay: Replay, new: Wanted, tried: Entry | None, *, match_args: bool, sure: bool
 ) -> Entry | None:
-    """Return the entry that a step which is about to begin was until it was renamed, `None` where there is none.
+    """Return the entry of a step that is about to begin under a new name, `None` where it has none: it is a new step.
 
-    `tried` is its own entry, where it has one that says that it did not happen; `sure` is as in `Replay.looks_renamed`.
-    Stops where another one looks like it, and nobody has said whether it is the same. Where nobody knows whether that
-    one happened, this is the question; where it is known not to have, and may be tried again, there is none.
+    Say `bill[5]` is about to begin, and `charge[5]` was recorded. If somebody has said that they are the same step,
+    this is its entry; if somebody has said that they are not, it is passed over. If nobody has, and the one looks like
+    the other, the run stops and asks. Where nobody knows whether `charge[5]` happened, that is asked first; where it is
+    known not to have happened, and may be tried again, there is nothing to ask.
 
-    Raises `Mismatch` where somebody has said that it is the same, and it does not fit all the same.
+    `tried` is the step's own entry, if it has one, which says that it did not happen; `sure` is as in
+    `Replay.looks_renamed`.
+
+    Raises `Mismatch` where somebody has said that they are the same, but the kind or the arguments differ.
     """
     for old in replay.under_other_names(new):
         is_same = journal.verdicts.is_same(old.key, new.key)
@@ -44,7 +48,7 @@ def find_renamed(
         if is_same is False or old.not_happened:
             continue
         if tried is not None and not is_same and old.lease_token <= tried.lease_token:
-            continue  # beside it, or before: only what came later can have been done in its place
+            continue  # of the same attempt, or an earlier one: only what came later can have been done in its place
         if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
             on_left_in_doubt(run, journal, old)
         if is_same:
@@ -61,7 +65,7 @@ def find_renamed(
 
 
 def on_left_in_doubt(run: Run, journal: Journal, entry: Entry) -> NoReturn:
-    """Stop where the code has left out a step of which nobody knows whether it happened."""
+    """Stop where the code has left out a step, and nobody knows whether that one happened."""
     if entry.status != EntryStatus.IN_DOUBT:
         run.write(lambda: journal.change(entry, EntryStatus.IN_DOUBT))
     text = (
@@ -72,9 +76,9 @@ def on_left_in_doubt(run: Run, journal: Journal, entry: Entry) -> NoReturn:
 
 
 def on_repetitions(run: Run, journal: Journal, replay: Replay) -> None:
-    """Stop where the code has left out steps that were done, and seems to have repeated them under other keys.
+    """Stop where the code has left out steps that were done, and seems to have repeated them under other names or keys.
 
-    Not for what a human has looked at.
+    Not for what a human has looked at and let be.
     """
     repetitions = replay.repetitions(journal.entries)
     pairs = [pair for pair in repetitions if not journal.verdicts.is_accepted(pair, replay.names_asked)]

@@ -2,7 +2,15 @@
 
 The code of a run must ask for the same steps in the same order on every attempt. Steps of its main flow are compared
 by position: the next one must be the next that was recorded. Steps in threads and asyncio tasks finish in any order;
-they carry an explicit key, and are found by it alone.
+they carry a key of their caller's own, and are found by it alone. So a keyed step that was renamed looks like a new
+one, which would do its work a second time:
+
+    context.using(key="5").step("charge", pay, 5)     # the first attempt: recorded as charge[5], done
+    context.using(key="5").step("bill", pay, 5)       # after a deploy: bill[5] is not in the journal
+
+That is looked for twice. Before `bill[5]` begins, `looks_renamed` compares it with `charge[5]`. What differs too much
+to be seen there (say, the function was renamed as well) is found when the handler has returned: `bill[5]` noted as it
+began that it may repeat `charge[5]`, and `repetitions` finds that only one of the two was asked for.
 """
 
 from __future__ import annotations
@@ -19,12 +27,12 @@ from gnlqueue.durable.verdicts import Repeated
 from gnlqueue.models import NOT_EFFECTS, EntryStatus
 
 _UNKNOWN = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
-_PERHAPS_HAPPENED = {EntryStatus.DONE, *_UNKNOWN}
-MOST_REPEATED = 20  #: entries of one trait that a step may repeat
+_MAY_HAVE_HAPPENED = {EntryStatus.DONE, *_UNKNOWN}
+MOST_REPEATED = 20  #: entries with the same trait of which a step notes that it may repeat them
 
 
 class Mismatch(Exception):
-    """The code asks for something else than the journal holds at this place; `got` is what it asks for."""
+    """The code asks for something other than what the journal holds at this place; `got` is what it asks for."""
 
     def __init__(self, entry: Entry, got: Wanted, what: str) -> None:
         self.entry = entry
@@ -43,7 +51,7 @@ class Replay:
         self._next = 0
         self._names: Counter[str] = Counter()
         self._keys_used: set[str] = set()
-        self._taken: dict[str, Wanted] = {}  # what asked for an entry under another name, by the entry's key
+        self._taken: dict[str, Wanted] = {}  # the step that uses an entry under a new name, by the entry's key
         self._by_own_key: dict[str, list[Entry]] = {}
         for entry in self._keyed.values():
             self._by_own_key.setdefault(own_key(entry.key), []).append(entry)
@@ -92,17 +100,17 @@ class Replay:
         return entry
 
     def under_other_names(self, wanted: Wanted) -> list[Entry]:
-        """Return what was recorded with the caller's own key of a step, under other names."""
+        """Return what was recorded with the step's own key under other names: `charge[5]` for `bill[5]`."""
         if not is_keyed(wanted.key):
             return []
         return [entry for entry in self._by_own_key.get(own_key(wanted.key), ()) if entry.key != wanted.key]
 
     def looks_renamed(self, entry: Entry, wanted: Wanted, *, match_args: bool, sure: bool) -> bool:
-        """Tell whether a new step seems to be this entry, of which it has the key.
+        """Tell whether a step that is about to begin seems to be this entry under a new name; both have the same key.
 
-        It has the same kind, arguments and function, and the code has asked neither for this entry in this attempt, nor
-        for any step of the old name. Outside of the main flow the old one may yet be asked for, by another branch;
-        `sure` says whether the name of the function proves enough all the same.
+        That is so if kind, arguments and function are the same, and the code has asked in this attempt neither for the
+        entry nor for any other step of the old name. Outside the main flow another branch may still ask for them;
+        `sure` says whether the name of the function is proof enough even so.
         """
         if entry.visited or wanted.function is None or not sure:
             return False
@@ -111,9 +119,9 @@ class Replay:
         return same and same_args and name_of(entry.key) not in self.names_asked
 
     def take(self, entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
-        """Have the step that was found to be new, or not to have happened, be this one, under another name.
+        """Let a step use this entry: somebody has said that it is the same one under a new name.
 
-        Raises `Mismatch` where its kind or its arguments are others, or the code asks for it by the old name too.
+        Raises `Mismatch` where the kind or the arguments differ, or the code asks for the entry by its old name too.
         """
         if entry.visited:
             raise _asked_twice(entry, wanted)
@@ -122,20 +130,29 @@ class Replay:
         self._taken[entry.key] = wanted
 
     def left_in_doubt(self) -> list[Entry]:
-        """Return the steps that were caught in the middle, and that the code has not asked for."""
+        """Return the steps that the code has not asked for, and of which nobody knows whether they happened."""
         return [entry for entry in self._left_out() if entry.status in _UNKNOWN]
 
     def note_what_it_may_repeat(self, wanted: Wanted, tried: Entry | None) -> Wanted:
-        """Return a step that is about to begin, with what it may repeat: what was done, and not asked for so far.
+        """Return a step that is about to begin, with the ids of the entries that it may repeat as `instead_of`.
 
-        It may repeat a step of the same name that has the same arguments under another key, or if only one of the two
-        has a key; and any one of the same kind with the same key or arguments. `tried` is its own entry, where it has
-        one that says that it did not happen: what was done before that, or beside it, it does not repeat.
+        Those may have happened, look like it, and have not been asked for in this attempt so far. These look like
+        `charge[5]`:
+
+            charge[6]   if the arguments are the same
+            charge      always: the key was added or dropped
+            bill[5]     if the kind is the same
+            bill[6]     if the kind and the arguments are the same
+
+        (Steps that take no arguments do not have the same ones.)
+
+        `tried` is the step's own entry, if it has one, which says that the step did not happen: only what was begun in
+        a later attempt can be repeated then. The ids are added to those that it has.
         """
         found: dict[int, Entry] = {}
         for trait in _traits(wanted.key, wanted.kind, wanted.args_hash, keyed=is_keyed(wanted.key)):
             alike = self._not_asked_for.get(trait, [])
-            if alike and alike[0].visited:  # in a loop the first are asked for first: no step looks at these again
+            if alike and alike[0].visited:  # a loop asks for the first ones first: no step need look at these again
                 alike[:] = [each for each in alike if not each.visited]
             left_out = (each for each in alike if not each.visited)
             later = (each for each in left_out if tried is None or each.lease_token > tried.lease_token)
@@ -145,11 +162,18 @@ class Replay:
         return wanted._replace(instead_of=list(found) or None)
 
     def repetitions(self, entries: Iterable[Entry]) -> list[Repeated]:
-        """Return the steps that were done and left out, each with what seems to repeat it.
+        """Return the steps that were done and that the code leaves out, each with the one that seems to repeat it.
 
-        Of two that look alike, the later one began while the code had not asked for the earlier one; and now, whatever
-        attempt that was, the code asks for one of them and not for the other. If it asks for others of the name of that
-        one, both must have this name. Code that asks for less, or for other things, does nothing twice.
+        Two steps that were done are such a pair if one noted, when it began in this attempt or an earlier one, that it
+        may repeat the other, and if the code of this attempt asks for one of them only. `bill[5]` began while
+        `charge[5]` was done and not asked for; now the code
+
+            asks for bill[5] only                  a pair: charge[5] is left out, and bill[5] repeats it
+            asks for charge[5] only                a pair: bill[5] is left out (the deploy was taken back)
+            asks for both, or for neither          no pair: these are two steps, or the code asks for less
+            asks for bill[5], and for charge[6]    no pair: `charge` was not renamed, the code still asks for others
+
+        The last line is about different names: of one name, as `charge[5]` and `charge[6]`, they are a pair even so.
         """
         done = {each.id: each for each in entries if each.status == EntryStatus.DONE}
         pairs = [(done[id], later) for later in done.values() for id in later.instead_of or () if id in done]
@@ -164,10 +188,10 @@ class Replay:
 
     @cached_property
     def _not_asked_for(self) -> dict[tuple[Any, ...], list[Entry]]:
-        """What has perhaps happened, by trait, less what had been asked for when a step first began."""
+        """What may have happened, by trait, without what had been asked for when the first new step began."""
         found: dict[tuple[Any, ...], list[Entry]] = {}
         for entry in self._left_out():
-            if entry.status in _PERHAPS_HAPPENED and entry.kind not in NOT_EFFECTS:
+            if entry.status in _MAY_HAVE_HAPPENED and entry.kind not in NOT_EFFECTS:
                 for trait in _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key)):
                     found.setdefault(trait, []).append(entry)
         return found
@@ -182,7 +206,7 @@ class Replay:
 
 
 def _compare(entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
-    """Raise `Mismatch` where a step is recorded as of another kind, or with other arguments."""
+    """Raise `Mismatch` where the entry is of another kind, or has other arguments."""
     key = repr(entry.key) if entry.key == wanted.key else f"{entry.key!r}, which is {wanted.key!r} now,"
     if entry.kind != wanted.kind:
         raise Mismatch(entry, wanted, f"{key} was recorded as {entry.kind}, and the code asks for {wanted.kind}")
@@ -191,7 +215,7 @@ def _compare(entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
 
 
 def _asked_twice(entry: Entry, wanted: Wanted) -> Mismatch:
-    """Return what there is to raise where the code asks for an entry by its own name and, in `wanted`, by another."""
+    """Return what to raise where the code asks for an entry by its own name and, as `wanted`, by another one."""
     return Mismatch(
         entry,
         wanted,
@@ -200,7 +224,10 @@ def _asked_twice(entry: Entry, wanted: Wanted) -> Mismatch:
 
 
 def _traits(key: str, kind: str, args_hash: str | None, *, keyed: bool) -> list[tuple[Any, ...]]:
-    """Return by what two steps are taken for the same; `keyed` is whether the new one has a key."""
+    """Return the traits of a step: two that share one look alike, see `Replay.note_what_it_may_repeat`.
+
+    `keyed` says whether the later of the two has a key: the first trait is for a key that was added or dropped.
+    """
     traits: list[tuple[Any, ...]] = [("name", name_of(key), keyed)]
     if args_hash is not None:
         traits += [("name", name_of(key), args_hash), ("kind", kind, args_hash)]

@@ -1,6 +1,12 @@
 """What humans have said of steps that look like others under another name or key.
 
-Nothing but the notes of the entries keeps it: a mismatch notes what was asked, and a resolution what was answered.
+They are asked two questions (see `replay`):
+
+- before `bill[5]` begins: is it `charge[5]`, renamed? The answer counts for the two names, under all keys (`is_same`);
+- after `bill[5]` was done and `charge[5]` was left out: may that stay? `GoOn` accepts what was done until the question
+  was asked (`is_accepted`).
+
+The notes of the entries keep it, and nothing else does: a mismatch notes the question, and a resolution the answer.
 """
 
 from __future__ import annotations
@@ -14,16 +20,16 @@ from gnlqueue.answers import GoOn, NotHappened, UseRecorded
 from gnlqueue.durable.keys import is_renaming, name_of
 from gnlqueue.models import StepNote
 
-MOST_NAMES = 20  # pairs of names that one question is about: a note has room for as many
+MOST_NAMES = 20  # pairs of names in one question: a note has room for that many
 
 
 class Repeated(NamedTuple):
-    """A step that was done and left out, and one that was done later and seems to repeat it."""
+    """A step that was done and that the code leaves out, and one that was done and that it asks for instead."""
 
-    id: int  #: of the entry that was left out
+    id: int  #: of the entry that is left out
     old: str  #: its key
     old_token: int  #: of the attempt that did it
-    new: str
+    new: str  #: key of the other one
     new_token: int
 
 
@@ -33,7 +39,8 @@ class Verdicts:
     def __init__(self, run_id: str, database: str) -> None:
         notes = StepNote.objects.using(database).filter(entry__run_id=run_id).order_by("id")
         self._same: dict[tuple[str, str], bool] = {}  # by the old and the new name
-        self._accepted: dict[tuple[str, str], range] = {}  # tokens, by the name left out and the one done instead
+        # Tokens of the attempts whose work was accepted, by the name that was left out and the one done instead.
+        self._accepted: dict[tuple[str, str], range] = {}
         asked: dict[str, tuple[Any, int]] = {}
         for key, kind, value, token in notes.values_list("entry__key", "kind", "value", "lease_token"):
             if kind == StepNote.Kind.MISMATCH:
@@ -51,14 +58,17 @@ class Verdicts:
             self._same[name_of(key), name_of(new)] = answer == repr(UseRecorded())
 
     def is_same(self, old: str, new: str) -> bool | None:
-        """Return whether a step is the one that was recorded under another name; `None` where nobody has said so."""
+        """Return whether `new` is the step that was recorded as `old`; `None` where nobody has said."""
         return self._same.get((name_of(old), name_of(new)))
 
     def is_accepted(self, pair: Repeated, asked: Collection[str]) -> bool:
-        """Tell whether somebody has looked at this: at the same two names, or at what the wrong code had done.
+        """Tell whether somebody has looked at this pair and let it be; `asked` are the names that the code asks for.
 
-        That answer is about what was done until the question was asked; code that is still wrong is asked about again.
-        The code was put right if it has the old name again, among the names of the steps that it has `asked` for.
+        They have said that the two names are two steps. Or they have answered `GoOn` about these names after the new
+        one was done: code that is still wrong, and does more of it, is asked about again.
+
+        Or the code was put right. Of `charge[5]`, left out, and `bill[5]`, done instead, they have answered `GoOn`; now
+        the code asks for steps named `charge` again, so what it leaves out is `bill[5]`, which was looked at then.
         """
         if self.is_same(pair.old, pair.new) is False:
             return True
@@ -74,7 +84,7 @@ class Verdicts:
 
 
 def question_about(pairs: Iterable[Repeated]) -> str:
-    """Return what a note keeps of the question about these: each two names, and the first attempt that repeated.
+    """Return what a note keeps of the question about these pairs: the names, and the first attempt that did the new.
 
     What is beyond `MOST_NAMES` is asked about later.
     """
@@ -86,6 +96,6 @@ def question_about(pairs: Iterable[Repeated]) -> str:
 
 
 def asked_instead(value: str | None) -> dict[str, Any]:
-    """Return what the code asked for in the place of an entry, by the note of the mismatch; nothing where left out."""
+    """Return what the code asked for in place of an entry, from the note of the mismatch; {} if it left it out."""
     asked = json.loads(value or "{}")
     return asked if isinstance(asked, dict) else {}
