@@ -92,19 +92,19 @@ class Step:
         return CallFunction(function, self.args, self.kwargs, (self.run.run_id, self.key))
 
     def refuse_wrong_arguments(self) -> None:
-        """Raise `TypeError` where the function cannot be called at all: once it was, nobody knows what it has done."""
+        """Raise `TypeError` where the function cannot be called: once it has been, nobody knows what it has done."""
         if not callable(self.function):
             raise TypeError(
                 f"The step {self.key!r} got {shown(self.function):.200} to call: pass the function itself, and its "
                 "arguments after it."
             )
-        if hasattr(self.function, "__signature__"):  # what it says of itself, and not what it takes
+        if hasattr(self.function, "__signature__"):  # what it claims to take, which need not be true
             return
         try:
-            # Its own: a decorator may take other arguments than the function that it wraps.
+            # Its own signature: a decorator may take other arguments than the function that it wraps.
             signature = inspect.signature(self.function, follow_wrapped=False)
         except (TypeError, ValueError):
-            return  # some of those written in C have none
+            return  # some functions written in C have none
         try:
             signature.bind(*self.args, **{**self.effect, **self.kwargs})
         except TypeError as error:
@@ -135,7 +135,7 @@ class Step:
             self.run.stop(stops)
 
     def note(self, why: str, value: str) -> None:
-        """Keep evidence for whoever has to decide; what stops the run does so whether or not this can be stored."""
+        """Keep evidence for whoever has to decide; the run stops, whether or not it can be stored."""
         by = f"token {self.run.fence.token}"
         try:
             self.journal.note(cast(Entry, self.entry).id, StepNote.Kind.EVIDENCE, by, why, value)
@@ -155,22 +155,22 @@ class Step:
         return payloads.decode(text)
 
     def store_failure(self, error: BaseException, *, sealed: bool) -> StepFailed:
-        """Store that the step is known not to have happened; a sealed failure stays."""
+        """Store that the step is known not to have happened; if `sealed`, every replay raises it again."""
         described = {**described_error(error), "sealed": sealed, "final": sealed}
         self.record(EntryStatus.FAILED, evidence=shown(error), error=described)
         return self.failed(described)
 
     def seal(self, failed: StepFailed) -> None:
-        """Let a failure stay: the handler caught it and went on, so a replay must take the same branch."""
+        """Store that a failure stays: the handler caught it and went on, so a replay must take the same branch."""
         described = {"classes": list(failed.classes), "message": failed.message, "sealed": True}
         self.record(EntryStatus.FAILED, evidence=failed.message, error=described)
 
     def failed(self, described: dict[str, Any]) -> StepFailed:
-        """Return the error that the handler sees, for what is stored of it."""
+        """Return the error that the handler sees, made from what is stored of it."""
         return StepFailed(self.key, described["classes"], described["message"], final=bool(described.get("final")))
 
     def after_error(self, error: BaseException) -> StepFailed:
-        """Return what the handler sees for an error after which the step did not happen, or may be repeated.
+        """Return what the handler sees of an error after which the step did not happen, or may be repeated.
 
         Raises `TryAgain` where this attempt of the job tries the step once more.
         """
@@ -206,5 +206,5 @@ def shown(value: object) -> str:
 def _text(value: object, convert: Callable[[object], str]) -> str:
     try:
         return convert(value)
-    except Exception as error:  # its own code, which must not keep us from recording what happened
+    except Exception as error:  # the object's own code, which must not keep us from recording what happened
         return f"<{dotted(type(value))}, whose {convert.__name__}() raised {dotted(type(error))}>"

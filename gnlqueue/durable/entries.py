@@ -1,7 +1,7 @@
 """The journal of one run: read once, written under the fence.
 
-Every write changes exactly one row or none counts, and holds the fence as the last statement of its transaction. When
-the acknowledgement of a commit is lost, the entry is read again before anything else is concluded.
+Every write must change exactly one row, and hold the fence as the last statement of its transaction, or it is rolled
+back. When the acknowledgement of a commit is lost, the entry is read again before anything is concluded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENTRY_COLUMNS = (
 )
 
 
-#: Of a row on PostgreSQL.
+#: Whether a row was written in the transaction that is open, on PostgreSQL.
 _WRITTEN_IN_THIS_TRANSACTION = RawSQL("xmin = pg_current_xact_id()::xid", (), output_field=BooleanField())
 
 
@@ -67,20 +67,20 @@ class Wanted(NamedTuple):
     key: str
     kind: str
     args_hash: str | None = None
-    function: str | None = None  #: its dotted name, which may change without its being another step
+    function: str | None = None  #: its dotted name; it may change, and the step is still the same
     instead_of: list[int] | None = None  #: ids of what it may repeat, see `Replay.note_what_it_may_repeat`
 
 
 def function_name(function: Callable[..., Any] | None) -> str | None:
-    """Return the dotted name of a step's function, at most 200 characters of it; of an object that of its class.
+    """Return the dotted name of a step's function, at most 200 characters of it; for an object, that of its class.
 
-    Not the module of a method that is written in C, as `str.upper`: it has none.
+    A method that is written in C has no module: `str.upper` is all there is.
     """
     while isinstance(function, partial):
         function = function.func
     if function is None:
         return None
-    # What stands for something else, as a proxy of a remote call does, may have an attribute of any name.
+    # A stand-in, such as a proxy for remote calls, may have an attribute of any name.
     named = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
     module = getattr(named, "__module__", None)
     name = f"{module}.{named.__qualname__}" if module else named.__qualname__
@@ -90,14 +90,15 @@ def function_name(function: Callable[..., Any] | None) -> str | None:
 def tells_all(function: Callable[..., Any] | None) -> bool:
     """Tell whether a function's name and arguments say what it does.
 
-    A lambda has no name of its own; a method, a `partial` and an object have more to them: two of one name may differ.
+    A lambda has no name of its own. A method, a `partial` or an object has more to it than its name: two of one name
+    may do different things.
     """
     return isinstance(function, FunctionType) and "<lambda>" not in function.__qualname__
 
 
 @dataclass(slots=True)
 class Entry:
-    """One step as the journal has it; `visited` when the code of this attempt has asked for it."""
+    """One step as the journal has it; `visited` once the code of this attempt has asked for it."""
 
     id: int
     key: str
@@ -130,11 +131,11 @@ class Journal:
         self.run_id = run_id
         self.fence = fence
         self._rows = RunJournalEntry.objects.using(fence.database)
-        self.entries = self._read()  #: in their order; those that this attempt has added at the end
+        self.entries = self._read()  #: in the order in which they began; this attempt adds its own at the end
         self._positions = count(max((entry.position for entry in self.entries), default=0) + 1)
 
     def _read(self) -> list[Entry]:
-        # At once, not with iterator(): its server-side cursors do not live behind PgBouncer.
+        # At once, not with iterator(): its server-side cursors do not work behind PgBouncer.
         rows = self._rows.filter(run_id=self.run_id).order_by("position", "id")
         columns = rows.values_list("run_id", *_ENTRY_COLUMNS)
         return [Entry(*values) for run_id, *values in columns if run_id == self.run_id]  # MariaDB finds "Run" for "run"
@@ -175,7 +176,7 @@ class Journal:
         return int(row.pk)
 
     def change(self, entry: Entry, status: EntryStatus, *, starting: bool = False, **values: Any) -> None:
-        """Change an entry from what this run knows of it to `status`, under this run's token."""
+        """Change an entry to `status`, under this run's token, if it still is what this run knows of it."""
 
         def write() -> int:
             return self._change(entry, status, **values)
@@ -186,7 +187,7 @@ class Journal:
     def _change(self, entry: Entry, status: EntryStatus, *conditions: RawSQL, **values: Any) -> int:
         times = {"started_at": clock()} if status == EntryStatus.STARTED else {"finished_at": clock()}
         known = self._rows.filter(*conditions, pk=entry.id, status=entry.status, lease_token=entry.lease_token)
-        if entry.instead_of is not None:  # more than when it first began
+        if entry.instead_of is not None:  # there may be more than when it first began
             values["instead_of"] = entry.instead_of
         if known.update(status=status, lease_token=self.fence.token, **times, **values) != 1:
             raise FenceLost
@@ -199,7 +200,7 @@ class Journal:
             setattr(entry, name, value)
 
     def note(self, entry_id: int, kind: StepNote.Kind, by: str, why: str, value: Any = None) -> None:
-        """Append a note to an entry. Not fenced: a late worker's evidence is worth most when it holds nothing more."""
+        """Append a note to an entry. Not fenced: a worker that has lost the run has the evidence that matters most."""
         note = StepNote(
             entry_id=entry_id,
             lease_token=self.fence.token,
@@ -213,13 +214,13 @@ class Journal:
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """What humans said before this attempt; read where a step looks like another one."""
+        """What humans said before this attempt; read only when a step looks like another one."""
         return Verdicts(self.run_id, self.fence.database)
 
     def _fenced(self, write: Callable[[], int], key: str, status: EntryStatus, *, starting: bool) -> int:
-        """Run a write and the fence in one transaction, until it is known to be stored or not to be.
+        """Run a write and the fence in one transaction, again and again until it is known whether they are stored.
 
-        Raises the interrupt that stops the run where the fence does not hold, or where nobody answers for a lease.
+        Raises the interrupt that stops the run if the fence does not hold, or the database is away for a whole lease.
         """
         database = self.fence.database
         give_up_at = time.monotonic() + self.fence.lease.total_seconds()
@@ -249,7 +250,7 @@ class Journal:
         try:
             return retried(self.fence.database, lambda: self._in_transaction(write, starting=starting))
         except (FenceLost, IntegrityError) as error:
-            # The server may have finished what we did not hear of after we had looked.
+            # An earlier try that we heard nothing of may have been committed after we had looked.
             if unheard and (stored := self._stored(key, status)) is not None:
                 return stored
             raise self._why_refused(key) from error
@@ -262,12 +263,12 @@ class Journal:
         return id
 
     def _stored(self, key: str, status: EntryStatus) -> int | None:
-        """Return the id of the entry where it is stored as it should be under our token; `None` where it isn't."""
+        """Return the entry's id if it is stored with this status under our token, else `None`."""
         row = self._ours(key)
         return int(row.pk) if row is not None and row.status == status else None
 
     def _ours(self, key: str) -> RunJournalEntry | None:
-        """Return an entry as it is stored; `None` where that is not under our token."""
+        """Return an entry as it is stored, `None` if that is not under our token."""
         rows = self._rows.filter(key_hash=key_hash(self.run_id, key), lease_token=self.fence.token)
         return rows.first()
 
@@ -279,7 +280,7 @@ class Journal:
     # --- one transaction with the step's own writes ------------------------------------------------------------------
 
     def insert_here(self, wanted: Wanted) -> Entry:
-        """Add a started entry as part of the transaction that is open; forgotten where that rolls back."""
+        """Add a started entry as part of the transaction that is open; it is gone if that rolls back."""
         position = next(self._positions)
         return self._new(self._insert(wanted, position, EntryStatus.STARTED), wanted, position, EntryStatus.STARTED)
 
@@ -289,15 +290,15 @@ class Journal:
         return replace(entry, status=EntryStatus.STARTED, lease_token=self.fence.token)
 
     def change_here(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
-        """Change an entry as part of the transaction in which it was begun, and is not committed yet.
+        """Change an entry as part of the transaction in which it was begun, before that is committed.
 
-        Raises `FenceLost` where that transaction was rolled back beneath us, or is seen to have been committed.
+        Raises `FenceLost` where the server has rolled that transaction back, or it is seen to have been committed.
         """
         connection = connections[self.fence.database]
         conditions = []
         if connection.vendor == "sqlite" and not getattr(connection.connection, "in_transaction", True):
             raise FenceLost
-        # Not where `TestCase` makes a savepoint of the transaction, which has a number of its own.
+        # Not where `TestCase` makes a savepoint of the transaction: a savepoint has an id of its own.
         if connection.vendor == "postgresql" and not connection.savepoint_ids:
             conditions.append(_WRITTEN_IN_THIS_TRANSACTION)
         self._change(entry, status, *conditions, **values)
@@ -307,9 +308,9 @@ class Journal:
         self._note_change(entry, status, **values)
 
     def stored_status(self, key: str, *, wait: bool) -> EntryStatus | None:
-        """Return the entry's status under our token, `None` where there is none, or nobody answers.
+        """Return the entry's status under our token, `None` where there is none, or the database is away.
 
-        With `wait` it asks for a whole lease: after a commit whose answer was lost.
+        With `wait`, as after a commit whose answer was lost, it keeps asking for a whole lease.
         """
         deadline = time.monotonic() + self.fence.lease.total_seconds()
         while time.monotonic() < deadline:
@@ -331,10 +332,10 @@ def encode_result(value: Any) -> str:
     """
     try:
         return payloads.encode(value, "the step's result", limit=settings().MAX_PAYLOAD_BYTES)
-    except Exception as error:  # a PayloadError, or what an object of the function's own raised
+    except Exception as error:  # a PayloadError, or something that an object in the result raised
         raise ResultNotStored(str(error)) from None
 
 
 def is_whole(note: StepNote) -> bool:
-    """Tell whether a note has all of its value, and not what a cut has left of it."""
+    """Tell whether a note has kept its whole value: a long one is cut."""
     return len(note.value or "") < LONGEST_NOTE

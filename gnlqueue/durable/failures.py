@@ -1,8 +1,15 @@
 """Failures that were raised to the handler, and which of them it has caught.
 
-Only a failure that was caught may be sealed: one that is still on its way out is left to the job's next attempt. Python
-tells nobody that an exception was caught, so it is inferred from who makes the next call of the run. A `finally`, an
-`__exit__` or an `except` that makes a call before it raises again is taken for one that caught it.
+A failure that was caught is sealed: every replay raises it again, so that the code takes the same branch. One that is
+still on its way out is not: the job's next attempt tries that step again.
+
+    try:
+        context.step("charge", …)       # fails
+    except StepFailed:
+        context.step("tell", …)         # the handler goes on, so it has caught the failure: sealed before "tell" begins
+
+Python does not report that an exception was caught, so it is inferred from who makes the next call of the run. A
+`finally`, an `__exit__` or an `except` that makes a call before it raises again is taken for one that caught it.
 """
 
 from __future__ import annotations
@@ -20,15 +27,15 @@ from gnlqueue.durable.base import Step
 from gnlqueue.durable.protocol import Flow, stack
 from gnlqueue.exceptions import StepFailed
 
-#: The numbers of unsealed failures that the code which runs here has seen. Asyncio gives them on to what it begins
-#: after that, in tasks and with `to_thread`; `sync_to_async` gives them back to the asyncio task that awaits it, too.
+#: The numbers of the unsealed failures that the code running here has seen. Asyncio passes them on to what that code
+#: begins afterwards, tasks and `to_thread`; `sync_to_async` also passes them back to the asyncio task that awaits it.
 _seen: ContextVar[frozenset[int]] = ContextVar("gnlqueue_failures", default=frozenset())
 
 _numbers = count()
 
 
 class Failure:
-    """A failure that is not sealed; `work` is the frame with which its thread began, `None` in an asyncio task."""
+    """A failure that is not sealed; `work` is the first frame of what its thread does, `None` in an asyncio task."""
 
     def __init__(self, step: Step, failed: StepFailed, work: FrameType | None) -> None:
         self.number = next(_numbers)
@@ -40,11 +47,14 @@ class Failure:
         lineage.note(self.number, step.caller.task)
 
     def was_caught_by(self, caller: Flow, frames: Collection[FrameType]) -> bool:
-        """Tell whether the caller of a step, whose frames these are, has gone on after the failure.
+        """Tell whether who calls a step now, with these frames on the stack, has gone on after the failure.
 
-        It has if it is the thread or task in which the failure happened, or was begun by it afterwards; if it is a
-        branch that the failure has come to; or if one of its frames is one that the failure passed through. Any caller
-        has, once the thread in which the failure happened has gone on.
+        That is so if one of these holds:
+
+        - the failure happened in the caller's own thread or asyncio task;
+        - the failure has reached the caller, or had reached the code that began the caller by then;
+        - one of the caller's frames is one that the failure passed through;
+        - the failure happened in a thread, and that thread has gone on: then it counts for any caller.
         """
         task = self.step.caller.task
         if caller.task is task if task is not None else self._work in frames:
@@ -54,7 +64,7 @@ class Failure:
         return not self._frames().isdisjoint(frames) or (task is None and self._is_over())
 
     def _is_over(self) -> bool:
-        """Tell whether its thread still runs a frame that it passed through, and neither handles it nor cleans up."""
+        """Tell whether its thread has gone on: still in a frame that it passed through, but in no `except` for it."""
         thread = self.step.caller.thread
         handled: Any = sys._current_exceptions().get(thread)
         error = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
@@ -84,21 +94,21 @@ class Failures:
 
     def note(self, step: Step, failed: StepFailed) -> None:
         """Remember a failure that the handler is about to see."""
-        # Of a thread not all calls are one piece of work: one of a pool may do something else by now.
+        # The same thread is not always the same piece of work: in a pool it may do something else by now.
         work = stack()[-1] if step.caller.task is None else None
         self._unsealed.append(Failure(step, failed, work))
 
     def note_reached(self, caller: Flow, failed: StepFailed) -> None:
-        """Note that a failure has reached who made the call, for what that begins from now on."""
+        """Note that a failure has reached the code that made the call, for what that code begins from now on."""
         if caller.task is None and caller != self._main_flow and not _is_awaited():
-            return  # the context of a thread goes on to the next piece of work, which has nothing to do with this one
+            return  # a thread keeps its context for the next piece of work, which has nothing to do with this one
         new = {each.number for each in self._unsealed if each.failed is failed}
         _seen.set(_seen.get().intersection(each.number for each in self._unsealed) | new)
 
     def caught_by(self, caller: Flow) -> list[Failure]:
-        """Return what has been caught by who makes a call now; for the code that makes it, in its own thread.
+        """Return the failures that who makes a call now has caught; to be called in the thread that makes it.
 
-        The main flow counts as having seen all that happened before.
+        The main flow counts as having caught all that happened before.
         """
         unsealed = list(self._unsealed)
         if not unsealed or caller == self._main_flow:
@@ -107,7 +117,7 @@ class Failures:
         return [each for each in unsealed if each.was_caught_by(caller, frames)]
 
     def seal(self, caught: list[Failure]) -> None:
-        """Let these failures stay, unless another call has done so; for one call at a time."""
+        """Seal these failures, unless another call has done so; for one call at a time."""
         for each in caught:
             if each in self._unsealed:
                 each.step.seal(each.failed)
@@ -115,11 +125,11 @@ class Failures:
                 lineage.forget(each.number)
 
     def forget(self) -> None:
-        """Keep none of them: nothing is sealed any more."""
+        """Forget them all: nothing is sealed any more."""
         while self._unsealed:
             lineage.forget(self._unsealed.pop().number)
 
 
 def _is_awaited() -> bool:
-    """Tell whether `sync_to_async` has begun what this thread does: that gives its context back to who awaits it."""
+    """Tell whether `sync_to_async` runs what this thread does: it passes its context back to the task that awaits."""
     return stack()[-1].f_globals.get("__name__") == "asgiref.sync"

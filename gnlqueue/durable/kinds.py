@@ -13,11 +13,11 @@ result cannot be stored                   in doubt        failed               f
 lease lost while it runs                  evidence        nothing is recorded  rolled back
 ========================================  ==============  ===================  ==================
 
-A function of an `atomic_step` that ends the transaction by itself makes it a `step`: what it did until then is stored,
-so that a crash, or an exception, leaves it in doubt.
+If the function of an `atomic_step` ends the transaction itself, the step is treated as a `step`: what the function did
+until then is stored, so that a crash or an exception after it leaves the step in doubt.
 
-Each is a generator that asks its driver for calls and pauses (see `protocol`). `failed` means known not to have
-happened, and nothing else.
+Each kind performs a step as a generator that asks its driver for calls and pauses (see `protocol`). `failed` means
+known not to have happened, and nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger("gnlqueue")
 
 
 class AtLeastOnce(Step):
-    """An `idempotent_step`: nothing is stored before the call, and its result after it."""
+    """An `idempotent_step`: nothing is stored before the call, only its result after it."""
 
     kind = StepKind.IDEMPOTENT
 
@@ -82,7 +82,7 @@ class MayBeInDoubt(Step):
         return super().note_failure(error)
 
     def doubt(self, error: BaseException, why: str) -> Protocol:
-        """The function ended with something that proves nothing about what it has done."""
+        """Settle what became of a step whose function ended with something that proves nothing about its effect."""
         answer = yield from self._recover()
         ends_the_attempt = not isinstance(error, Exception)  # a timeout, a cancelled asyncio task
         if isinstance(answer, Happened):
@@ -98,7 +98,7 @@ class MayBeInDoubt(Step):
         raise self.after_error(error) from error
 
     def _recover(self) -> Generator[CallFunction | Pause, Reply, object]:
-        """Ask the step's `recover`; whatever is not a clear answer is none."""
+        """Ask the step's `recover`; anything but a clear answer counts as `Unknown()`."""
         if self.options.recover is None:
             return Unknown()
         reply = yield self.question(self.options.recover)
@@ -157,7 +157,7 @@ class ExactlyOnce(MayBeInDoubt):
     _races = 0
 
     def _lost_a_race(self, error: BaseException) -> bool:
-        """Tell whether a heartbeat came in between, so that beginning again does not count as a try."""
+        """Tell whether a heartbeat got in first, so that beginning again does not count as another try."""
         transient = isinstance(error, DatabaseError) and dialects.of(self.journal.fence.database).is_transient(error)
         if not transient or self._races == TRIES:
             return False
@@ -174,7 +174,7 @@ class ExactlyOnce(MayBeInDoubt):
 
 
 class AtMostOnce(MayBeInDoubt):
-    """A `step`: its start is stored before the call, so that a crash in between is known to be one."""
+    """A `step`: its start is stored before the call, so that a crash after that is noticed."""
 
     kind = StepKind.STEP
 

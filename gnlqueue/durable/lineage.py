@@ -1,9 +1,12 @@
-"""What failed below an asyncio task, in one that it began or in a thread that it awaits, and has come to it since.
+"""Which failures have reached an asyncio task from below: from tasks that it began, and threads that it awaits.
 
-Asyncio does not remember which task began which, so the worker's event loop does: `begin` is its task factory. It makes
-a `Branch` of each, and puts it into its context. A thread that gets a copy of that, as from `to_thread`, knows the
-branch too. So does an asyncio task that gets one and that `begin` did not make, as on an event loop in such a thread.
-But that may be one of several, and what has come to the branch has not come to each of them.
+    task = asyncio.create_task(child())     # a step fails in child()
+    await asyncio.wait([task])              # child() has ended: its failure has reached the code that began it
+
+Asyncio does not remember which task began which, so the worker's event loop has `begin` as its task factory: it makes a
+`Branch` for each task, and puts it into the task's context. A thread that gets a copy of this context, as from
+`to_thread`, belongs to the branch too. So does an asyncio task that gets one without `begin`, as on an event loop in
+such a thread. But there may be several of these, and what has reached the branch has not reached each of them.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: The numbers of the failures that may still be asked about: of the others no branch keeps anything for long.
+#: The numbers of the failures that may still be asked about; what branches have noted of others is dropped in time.
 _noted: set[int] = set()
 
 
@@ -28,14 +31,15 @@ class Branch:
     __slots__ = ("__weakref__", "_below", "above", "seen", "task_ref")
 
     def __init__(self, parent: Branch | None) -> None:
-        #: The branches that it descends from, and that lived when it began, nearest first; keeps none of them alive.
+        #: The branches above it that were alive when it began, nearest first; keeps none of them alive.
         self.above: tuple[weakref.ref[Branch], ...] = ()
-        #: The numbers of the failures that its parent had seen when it began this one.
+        #: The numbers of the failures that had reached its parent when that began this one.
         self.seen: frozenset[int] = frozenset()
-        self.task_ref: weakref.ref[asyncio.Task[Any]] | None = None  #: `None` until it exists: it may run before
+        #: `None` until the task exists: one that begins eagerly runs before that.
+        self.task_ref: weakref.ref[asyncio.Task[Any]] | None = None
         self._below: dict[int, Callable[[], bool]] = {}
         if parent is not None:
-            # Only those that live, or a task that ends by beginning the next one would make an endless line.
+            # Only those still alive: where each task ends by beginning the next, the line would grow without end.
             self.above = (weakref.ref(parent), *(ref for ref in parent.above if ref() is not None))
             if parent.seen or parent._below:
                 known = _noted.intersection([*parent.seen, *parent._below])
@@ -52,7 +56,11 @@ class Branch:
         return self.task_ref is not None and (task is None or task.done())
 
     def note(self, failure: int, has_left: Callable[[], bool] | None) -> None:
-        """Note a failure; `has_left` tells when it has come to this branch, `None` where it began in its own task."""
+        """Note a failure, for this branch and those above it.
+
+        `has_left` tells whether it has left the thread or the task where it happened, and so reached this branch;
+        `None` where that is the branch's own task.
+        """
         if has_left is not None:
             self._note_below(failure, has_left)
         for ref in self.above:
@@ -65,12 +73,12 @@ class Branch:
         self._below[failure] = has_left
 
     def has_seen(self, failure: int) -> bool:
-        """Tell whether a failure has come to this branch from below, or to who began it, before that."""
+        """Tell whether a failure has reached this branch from below, or had reached its parent when that began it."""
         has_left = self._below.get(failure)
         return failure in self.seen or (has_left is not None and has_left())
 
 
-#: Not every task has its own here: asgiref gives the one that it begins the context of who waits for it.
+#: Not always the branch of the task that runs: asgiref gives a task that it begins the context of who waits for it.
 _branch: ContextVar[Branch | None] = ContextVar("gnlqueue_branch", default=None)
 
 _in_given_context: weakref.WeakKeyDictionary[asyncio.Task[Any], Branch] = weakref.WeakKeyDictionary()
@@ -83,9 +91,9 @@ _mark: ContextVar[object] = ContextVar("gnlqueue_mark")
 def begin(
     loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
 ) -> asyncio.Task[T]:
-    """Begin an asyncio task as the loop would without us, as a branch of the one that runs now.
+    """Begin an asyncio task as the loop would without us, and make it a branch below the one that runs now.
 
-    A context that is given stays as it is: others may share it.
+    A context that is passed stays as it is: others may share it.
     """
     branch = Branch(_of(asyncio.current_task(loop)) or _branch.get())
     given = options.pop("context", None)
@@ -100,7 +108,7 @@ def begin(
 
 
 def note(failure: int, task: object) -> None:
-    """Note a failure that is raised here, in this asyncio task, or in a thread: `None`; until it is forgotten."""
+    """Note a failure that is raised here, in an asyncio task, or in a thread (`None`), until `forget` is called."""
     _noted.add(failure)
     branch = _branch.get()
     if isinstance(task, asyncio.Task):
@@ -113,23 +121,23 @@ def note(failure: int, task: object) -> None:
 
 
 def forget(failure: int) -> None:
-    """Keep nothing of a failure: nobody asks about it any more."""
+    """Forget a failure: nobody asks about it any more."""
     _noted.discard(failure)
 
 
 def has_seen(failure: int, task: object = None) -> bool:
-    """Tell whether a failure has come to the branch that this task is, or that this thread belongs to."""
+    """Tell whether a failure has reached the branch of this task, or (`None`) the one that this thread belongs to."""
     branch = _of(task)
     return branch is not None and branch.has_seen(failure)
 
 
 def _of(task: object) -> Branch | None:
-    """Return the branch that an asyncio task is, if any; `None` stands for a thread: the branch that it belongs to."""
+    """Return the branch of an asyncio task, if it has one, or (`None`) the one that this thread belongs to."""
     branch = _branch.get()
     if not isinstance(task, asyncio.Task):
         return branch
     if branch is not None:
-        if branch.task_ref is None:  # it begins, eagerly: nothing else runs in this context yet
+        if branch.task_ref is None:  # it is beginning, eagerly: nothing else runs in this context yet
             return branch
         for each in (branch, *(ref() for ref in branch.above)):
             if each is not None and each.task is task:
@@ -138,7 +146,7 @@ def _of(task: object) -> Branch | None:
 
 
 def _is_over(ref: weakref.ref[T], is_over: Callable[[T], bool]) -> Callable[[], bool]:
-    """Return what tells whether something is over, or gone, without keeping it alive."""
+    """Return a function that tells whether something is over, or gone, and that does not keep it alive."""
     return lambda: (it := ref()) is None or is_over(it)
 
 
@@ -147,11 +155,11 @@ def _is_closed(coro: Coroutine[Any, Any, Any]) -> bool:
 
 
 def _awaiting(branch: Branch) -> Coroutine[Any, Any, Any] | None:
-    """Return the coroutine by which a branch awaits this thread, as `to_thread` does; `None` where none is known to.
+    """Return the coroutine in which a branch awaits this thread, as `to_thread` does; `None` where none is known to.
 
-    It is the innermost one, and has given its context to the thread. The task may be on its way there, as it began the
-    thread just before, or not even be made, where it began eagerly: this waits for a moment. A task that runs on does
-    not await anything.
+    It is the innermost one that the task awaits, and has the context of this thread among its variables. The task may
+    have begun the thread only just now, or not exist yet, where it began eagerly: so this waits a moment. A task that
+    is still running after that awaits nothing.
     """
     awaited: Any = None
     for _ in range(_MOMENT):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sleep(run: Run, name: str, length: timedelta, caller: Flow) -> None:
-    """Suspend the run until `length` after the first time that it came here."""
+    """Suspend the run until `length` has passed since it first came here."""
     until = _moment(run, StepKind.SLEEP, name, length, caller)
     if not run.is_past(until):
         run.stop(JobSuspended(f"The run {run.run_id!r} sleeps until {until:%Y-%m-%d %H:%M:%S} UTC.", until))

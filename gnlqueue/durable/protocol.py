@@ -53,20 +53,24 @@ class Reply:
     called: bool = True
 
 
-#: What calls the functions that `sync_to_async` gives back to a thread that waits in `async_to_sync`.
+#: The module whose frames call, in a thread that waits in `async_to_sync`, what `sync_to_async` sends back to it.
 _CALLED_BACK = "asgiref.current_thread_executor"
 
-#: What calls the functions that run in threads.
+#: The modules whose frames call what a thread is to do.
 _THREAD_MODULES = {"threading", "concurrent.futures.thread", "multiprocessing.pool", _CALLED_BACK}
 
 Protocol = Generator[CallFunction | Pause, Reply, Any]
 
 
 class Flow(NamedTuple):
-    """A flow of control: a thread, the asyncio task that runs on its event loop, and how far it is called back.
+    """A flow of control: a thread, the asyncio task that runs on its event loop, and how deep it is called back.
 
-    A thread that waits in `async_to_sync` is called back by what runs beneath, through `sync_to_async`: side by side,
-    where that gathers. Such a call is not of the code that waits, though the thread is the same.
+    A thread that waits in `async_to_sync` is called back for each `sync_to_async` beneath: the thread is the same, but
+    such a call is not made by the code that waits, and with `gather` there are several, side by side.
+
+        context.step("a", …)                                # called back 0 deep
+        async_to_sync(main)()                               # whose main() does
+            await sync_to_async(context.step)("b", …)       # in the same thread, called back 1 deep
     """
 
     thread: int
@@ -85,7 +89,7 @@ def drive(protocol: Protocol) -> Any:
 async def adrive(protocol: Protocol) -> Any:
     """Run a step on this event loop, and return its result; what touches the database runs in a thread.
 
-    An asyncio task that is cancelled stores what its step has come to before it ends.
+    An asyncio task that is cancelled stores the outcome of its step before it ends.
     """
     cancelled: asyncio.CancelledError | None = None
     reply: Reply | None = None
@@ -108,7 +112,7 @@ async def adrive(protocol: Protocol) -> Any:
 async def to_its_end(function: Callable[..., T], *args: Any) -> tuple[T, asyncio.CancelledError | None]:
     """Call a function in the thread of the database; return its result, and the cancellation that came meanwhile.
 
-    `sync_to_async` alone would leave a function that runs on, and writes, behind a task that has ended.
+    With `sync_to_async` alone a cancelled task would end at once, while the function ran on, and wrote.
     """
     # As a reply: an asyncio task that raises SystemExit ends the event loop.
     running = asyncio.ensure_future(sync_to_async(_reply_of)(function, args, {}))
@@ -127,7 +131,7 @@ async def to_its_end(function: Callable[..., T], *args: Any) -> tuple[T, asyncio
 
 
 async def wait_for(function: Callable[..., T], *args: Any) -> T:
-    """Call a function in the thread of the database, and end only after it."""
+    """Call a function in the thread of the database, and do not end before it has, even if cancelled."""
     result, cancelled = await to_its_end(function, *args)
     if cancelled is not None:
         raise cancelled
@@ -146,7 +150,7 @@ def call(asked: CallFunction) -> Reply:
 def refuse_event_loop(call: str) -> None:
     """Raise `SynchronousOnlyOperation` where an event loop runs in this thread, and name the call to await instead.
 
-    Django would at the first query, with an advice that is for other code than this.
+    Django would raise it at the first query, with advice that does not suit this code.
     """
     try:
         asyncio.get_running_loop()
@@ -160,7 +164,7 @@ def refuse_event_loop(call: str) -> None:
 
 
 def flow() -> Flow:
-    """Return what tells the main flow of a run from its threads and asyncio tasks."""
+    """Return the flow of control that runs here: it tells the main flow of a run from its threads and asyncio tasks."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs in this thread
@@ -169,10 +173,9 @@ def flow() -> Flow:
 
 
 def _called_back() -> int:
-    """Return how many frames of this thread are asgiref's that call it back.
+    """Return how many of this thread's frames are asgiref's, calling it back.
 
-    By the frames, as in `stack`: asgiref's own mark is a context variable, which an asyncio task that was given another
-    context does not have.
+    It counts frames, as asgiref's own mark is a context variable: an asyncio task with another context lacks it.
     """
     count, frame = 0, sys._getframe().f_back
     while frame is not None:
@@ -184,7 +187,7 @@ def _called_back() -> int:
 def stack() -> list[FrameType]:
     """Return the frames that run in this thread, innermost first, from the caller's caller on.
 
-    The last is the one with which the thread began what it does now: in a pool, another one for each piece of work.
+    The last is the one with which the thread began what it does now; in a pool, each piece of work has its own.
     """
     frames = [sys._getframe(2)]
     while (frame := frames[-1].f_back) is not None and frame.f_globals.get("__name__") not in _THREAD_MODULES:
@@ -193,7 +196,7 @@ def stack() -> list[FrameType]:
 
 
 def _advance(protocol: Protocol, reply: Reply | None) -> tuple[CallFunction | Pause | None, Any]:
-    """Let the step go on; return what it asks next, or `None` and its result. (StopIteration crosses no await.)"""
+    """Let the step go on; return what it asks next, or `None` and its result. (StopIteration cannot cross an await.)"""
     try:
         return (next(protocol) if reply is None else protocol.send(reply)), None
     except StopIteration as end:

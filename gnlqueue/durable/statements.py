@@ -1,7 +1,7 @@
 """What an `atomic_step` may not ask the database for, because it would survive a rollback.
 
-A statement is known by how it begins. One that is wrapped in something else is not seen: in a stored procedure, in a
-prepared statement, behind another one and a semicolon. What such a one has committed is found afterwards, see `atomic`.
+A statement is recognised by how it begins. One that is wrapped in something else is not seen: in a stored procedure, in
+a prepared statement, after another statement and a semicolon. What it has committed is found afterwards, see `atomic`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from django.db import connections
 #: What may stand before a statement's verb, as a pattern: blanks and comments.
 _BEFORE = r"[\s(;]|--[^\n]*|/\*.*?\*/"
 
-#: On MySQL there are comments of another kind, too, and some that are run.
+#: MySQL also has comments that begin with #, and some that it runs.
 _BEFORE_ON_MYSQL = rf"\#[^\n]*|/\*M?!\d*|\*/|{_BEFORE}"
 
-#: These begin or end a transaction on every database. To go back to a savepoint does not.
+#: These begin or end a transaction on every database. Going back to a savepoint does not.
 _ENDS = r"""
     (?: BEGIN | START | COMMIT | END ) \b | PREPARE\s+TRANSACTION\b
     | ROLLBACK\b (?! \s+ (?:(?:WORK|TRANSACTION)\s+)? TO\b)
 """
 
-#: With these MySQL and MariaDB commit what came before them.
+#: On MySQL and MariaDB these commit what came before them.
 _COMMITS_ON_MYSQL = r"""
     (?: CREATE (?:\s+OR\s+REPLACE)?+ | DROP ) \b (?! \s+TEMPORARY\s+TABLE\b | \s+PREPARE\b )
     | (?: ALTER | RENAME | TRUNCATE | GRANT | REVOKE | LOCK | UNLOCK | FLUSH | CHECK | OPTIMIZE | REPAIR ) \b
@@ -35,15 +35,15 @@ _COMMITS_ON_MYSQL = r"""
 
 
 def _beginning_with(statements: str, before: str = _BEFORE) -> re.Pattern[str]:
-    """Return what matches these statements, whatever stands before their verb."""
-    # Possessive, so that it finds the one verb there is, and never looks for one inside of a comment.
+    """Return a pattern that matches these statements, whatever stands before their verb."""
+    # Possessive: it finds the one verb there is, and never looks for another inside a comment.
     return re.compile(rf"(?:{before})*+ (?:{statements})", re.IGNORECASE | re.DOTALL | re.VERBOSE)
 
 
 _ENDING = _beginning_with(_ENDS)
 _COMMITTING = _beginning_with(rf"{_ENDS} | {_COMMITS_ON_MYSQL}", _BEFORE_ON_MYSQL)
 
-#: These store nothing by themselves. What `_QUERY` finds stores something only where it has one of `_WRITES` in it.
+#: These store nothing by themselves. What matches `_QUERY` stores something only if one of `_WRITES` is in it.
 _HARMLESS = _beginning_with(r"(?: SELECT | SHOW | EXPLAIN | PRAGMA | SET | BEGIN | SAVEPOINT | RELEASE | ROLLBACK ) \b")
 _QUERY = _beginning_with(r"WITH\b")
 _WRITES = re.compile(r"[\s()](?:INSERT|UPDATE|DELETE|MERGE)\s", re.IGNORECASE)
@@ -51,7 +51,7 @@ _WRITES = re.compile(r"[\s()](?:INSERT|UPDATE|DELETE|MERGE)\s", re.IGNORECASE)
 
 @contextmanager
 def only_what_rolls_back(using: str) -> Iterator[None]:
-    """Refuse, with a `RuntimeError`, what ends this alias's transaction, and writes on all others."""
+    """Refuse, with a `RuntimeError`, what ends this alias's transaction, and all writes to other aliases."""
     committing = _ENDING if connections[using].features.can_rollback_ddl else _COMMITTING
 
     def refuse_writes(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
@@ -81,7 +81,7 @@ def only_what_rolls_back(using: str) -> Iterator[None]:
 
 
 def _text(sql: Any, context: Any) -> str:
-    """Return a statement's text, also of one that is composed by the driver, as `psycopg.sql.SQL`, or is bytes."""
+    """Return a statement's text, even if it is bytes, or composed by the driver, as `psycopg.sql.SQL` is."""
     if isinstance(sql, str):
         return sql
     if isinstance(sql, bytes):

@@ -84,7 +84,7 @@ class Verdicts:
 
 
 def question_about(pairs: Iterable[Repeated]) -> str:
-    """Return what a note keeps of the question about these pairs: the names, and the first attempt that did the new.
+    """Return what a note keeps of a question about pairs: their names, and the first attempt that did the new one.
 
     What is beyond `MOST_NAMES` is asked about later.
     """
