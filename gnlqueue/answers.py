@@ -1,4 +1,4 @@
-"""Answers to "did it happen?": of a step's `recover` function, and of the human who resolves what it could not."""
+"""Answers to "did it happen?": from a step's `recover` function, or from the human who resolves what that could not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class NotHappened:
-    """The effect did not take place, and can no longer do so: the step may run again, once."""
+    """The effect did not take place, and can no longer do so: the step may run again, once.
+
+    To a mismatch over a step that was perhaps renamed: the step that the code asks for is another one, and may run.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +28,17 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """Dead-letter the job; what is in doubt stays in doubt, so that a retry asks again."""
+    """Let the job be dead; what is in doubt stays in doubt, so that a retry asks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Of a mismatch: the code has been put right, run the job again."""
+    """To a mismatch: the code has been put right, or may go on as it is; run the job again."""
 
 
 @dataclass(frozen=True, slots=True)
 class UseRecorded:
-    """Of a mismatch: what the journal recorded is what the code now asks for under another name or other arguments."""
+    """To a mismatch: what was recorded is what the code now asks for under another name or with other arguments."""
 
 
 Answer = Happened | NotHappened | Unknown

@@ -1,15 +1,15 @@
 """The transaction of an `atomic_step`: its record and its writes are committed together, or not at all.
 
 INSERT the entry → the function → UPDATE it to done → the fence, as the last statement, so that the job's row is locked
-only for a moment. Both UPDATEs must change exactly one row: none means that the server has rolled back beneath us, as
-MariaDB does on a deadlock, and that the function swallowed the error. Where the isolation level is higher than READ
-COMMITTED its row is locked first as well, because a heartbeat in between would make the fence fail at the end.
+only for a moment. Both UPDATEs must change exactly one row: if one changes none, the server has rolled the transaction
+back, as MariaDB does on a deadlock, and the function swallowed the error. Above READ COMMITTED the job's row is locked
+first as well, because a heartbeat in between would make the fence fail at the end.
 
-A function may end the transaction behind our back, see `statements`. Then the record that it began is committed with
-what it did until then, and without its end: it is found by this attempt, or by the next one, and is in doubt. Whether
-the transaction is still ours is asked where that costs no round trip: of SQLite's driver, and on PostgreSQL by the
-entry's UPDATE. MySQL does not tell, so one that returns is done there, and what the server rolled back after such a
-commit is not noticed.
+A function may end the transaction behind our back, see `statements`. Then what it did until then is committed, with the
+record that the step began, but not that it ended: this attempt finds that, or the next one does, and the step is in
+doubt. Whether the transaction is still ours is checked where that costs no round trip: SQLite's driver tells, and on
+PostgreSQL the entry's UPDATE does. MySQL and MariaDB do not tell: there a step whose function returns is done, and what
+the server rolled back after such a commit is not noticed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ logger = logging.getLogger("gnlqueue")
 
 
 class RolledBack(GnlqueueError):
-    """The database rolled the transaction back beneath the function, or the fence was lost: nothing was stored."""
+    """The database rolled the transaction back while the function ran, or the fence was lost: nothing was stored."""
 
 
 class HalfCommitted(GnlqueueError):
-    """The function has ended the transaction by itself: its record says that it began, and not what came of it.
+    """The function ended the transaction itself: the record says that the step began, but not what came of it.
 
-    `error` is what was raised after that, else this; `result` is the stored form of what it returned, "" for nothing.
+    `error` is what was raised after that, if anything, or this exception; `result` is the stored form of what the
+    function returned, "" if it did not return.
     """
 
     def __init__(self, entry: Entry, error: BaseException, result: str) -> None:
@@ -52,8 +53,8 @@ class HalfCommitted(GnlqueueError):
 def run(journal: Journal, wanted: Wanted, known: Entry | None, function: Callable[[], Any]) -> tuple[Entry, Any]:
     """Run `function` in the transaction that records it, and return the entry and the result.
 
-    `known` is the entry of an earlier attempt that failed. Raises what the function raises, with all rolled back,
-    `RolledBack`, and `HalfCommitted`.
+    `known` is the entry of an earlier attempt that failed. Raises what the function raises, after everything was rolled
+    back; `RolledBack`; and `HalfCommitted`.
     """
     using = journal.fence.database
     connection = connections[using]
@@ -73,8 +74,8 @@ def run(journal: Journal, wanted: Wanted, known: Entry | None, function: Callabl
     except BaseException as error:
         if isinstance(error, JobInterrupt):
             raise
-        # A commit whose answer was lost, and a hook that raised after it, look like a failure: the row knows. Only
-        # what the function returned is worth waiting for; for the rest, the next attempt looks again.
+        # A commit whose answer was lost looks like a failure, and so does a hook that raised after it: the row tells.
+        # That is worth waiting for only if the function returned; if not, the next attempt looks again.
         status = None if entry is None else journal.stored_status(wanted.key, wait=bool(text))
         if entry is not None and status == EntryStatus.STARTED:
             raise HalfCommitted(entry, error, text) from error
@@ -95,7 +96,7 @@ def _store_result(journal: Journal, entry: Entry, text: str) -> None:
     try:
         journal.change_here(entry, EntryStatus.DONE, result=text, error=None)
     except DatabaseError as error:
-        # Any other one is about the transaction: lost, rolled back, or made unusable by what the function swallowed.
+        # Any other error is about the transaction: lost, rolled back, or unusable after what the function swallowed.
         if not dialects.of(journal.fence.database).refuses_value(error):
             raise
         raise ResultNotStored(f"The database refused the step's result: {error}") from error

@@ -26,8 +26,8 @@ current: ContextVar[JobContext | None] = ContextVar("gnlqueue_context", default=
 class JobContext(Run):
     """The run of one attempt, passed as `context` to tasks with `takes_context=True`.
 
-    `lease` is how long a journal write extends the job's lease; `stopping` says whether the worker shuts down, after
-    which no step begins.
+    `lease` is how long a journal write extends the job's lease; `stopping` tells whether the worker is shutting down:
+    then no step begins.
     """
 
     def __init__(self, claimed: ClaimedJob, lease: timedelta, stopping: Callable[[], bool] = lambda: False) -> None:
@@ -57,11 +57,11 @@ class JobContext(Run):
     def set_progress(self, value: Any) -> None:
         """Store how far the job has come: for `job.progress`, and for whoever looks at its page in the admin.
 
-        Any value that JSON can carry, as "120 of 500". It is one small UPDATE and its commit, so call it every second
-        rather than for each row. It stays until the next call, in the next attempt too; `None` takes it away.
+        Any value that JSON can carry, such as "120 of 500". It costs one small UPDATE and its commit, so call it every
+        second rather than for each row. It stays until the next call, even in the next attempt; `None` removes it.
 
-        Raises what `check` raises, so that a loop need not call both, `PayloadError` when JSON cannot carry the value,
-        and `RuntimeError` inside of `atomic()`, where nobody else would see it, and a request to cancel would wait.
+        Raises what `check` raises, so that a loop need not call both; `PayloadError` when JSON cannot carry the value;
+        and `RuntimeError` inside `atomic()`, where nobody else would see it and a request to cancel would have to wait.
         """
         protocol.refuse_event_loop("set_progress")
         self._set_progress(value)
@@ -100,9 +100,9 @@ class JobContext(Run):
 
 
 def current_context() -> JobContext:
-    """Return the context of the job that runs here, anywhere inside its task.
+    """Return the context of the job that is running here, from anywhere inside its task.
 
-    Raises `LookupError` outside of a job.
+    Raises `LookupError` outside a job.
     """
     context = current.get()
     if context is None:

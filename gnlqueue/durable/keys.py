@@ -1,4 +1,11 @@
-"""How the key of a step is made: of its name, of how often that came before, and of the caller's own key."""
+"""How the key of a step is made: from its name, how often that has come before, and the caller's own key.
+
+    context.step("charge", pay, 5)                       # charge
+    context.step("charge", pay, 6)                       # charge#2
+    context.using(key="5").step("charge", pay, 5)        # charge[5]
+
+The first two are found by their order in the main flow, the third by its key alone.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,12 @@ import hashlib
 
 
 def keyed(name: str, own: str) -> str:
-    """Return the key of a step that has a key of its caller's own, by which alone it is found."""
+    """Return the key of a step to which its caller gave one, and which is found by that alone: `charge[5]`."""
     return f"{name}[{own}]"
 
 
 def repeated(name: str, times: int) -> str:
-    """Return the key of a step without one of its own, which the main flow has asked for so many times."""
+    """Return the key of a step that the main flow asks for by its name alone: `charge`, the second time `charge#2`."""
     return name if times == 1 else f"{name}#{times}"
 
 
@@ -21,20 +28,20 @@ def name_of(key: str) -> str:
 
 
 def is_keyed(key: str) -> bool:
-    """Tell whether a step is found by a key of its caller's own."""
+    """Tell whether a step is found by a key that its caller gave it."""
     return key.endswith("]")
 
 
 def own_key(key: str) -> str:
-    """Return the caller's own key of a step that has one."""
+    """Return the key that its caller gave a step: `5` of `charge[5]`."""
     return key[key.index("[") + 1 : -1]
 
 
 def is_renaming(old: str, new: str) -> bool:
-    """Tell whether two keys are of steps that are found by their callers' keys, under different names."""
+    """Tell whether two keys are of keyed steps with different names: `charge[5]` and `bill[5]`."""
     return is_keyed(old) and is_keyed(new) and name_of(old) != name_of(new)
 
 
 def key_hash(run_id: str, key: str) -> str:
-    """Return what is unique for a step: the SHA-256 of its run's id and its key."""
+    """Return what is unique to a step: the SHA-256 of its run's id and its key."""
     return hashlib.sha256(f"{len(run_id)}:{run_id}{key}".encode()).hexdigest()

@@ -1,7 +1,7 @@
 """Locks on run ids, and runs outside a job.
 
 A run lock is a row of its own, so that a handler may lock its own `context.run_id`: it nests with the job's lease.
-It is renewed by a thread while it is held, freed by its token, and taken over when its time is up.
+A thread renews it while it is held; it is released by its token, and taken over once it has expired.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from gnlqueue.queue.transactions import alias_of, in_own_transaction, retried
 
 logger = logging.getLogger("gnlqueue")
 
-POLL = 0.2  # seconds between two tries of a lock that somebody else holds, less some jitter
+POLL = 0.2  # seconds between two tries to take a lock that somebody else holds, less some jitter
 RENEWALS = 3  # within one ttl
 
-#: The locks that this flow of control holds already, by alias and run id; taking one again nests.
+#: The locks that this flow of control holds, by alias and run id; taking one again nests.
 _held: ContextVar[frozenset[tuple[str, str]]] = ContextVar("gnlqueue_run_locks", default=frozenset())
 
 
@@ -46,9 +46,9 @@ def run_lock(
 ) -> Iterator[None]:
     """Hold the lock on a run id: nobody else holds it meanwhile, on any host.
 
-    `ttl` is how many seconds it lasts after its holder has died, `wait` how long to wait for somebody else. Taken
-    again by the same code it nests. A holder that was stopped for longer than `ttl` loses it, which is logged when the
-    block ends: what must not overlap even then belongs in a `durable_run`, whose writes are fenced.
+    `ttl` is how many seconds it lasts after its holder has died, `wait` how long to wait while somebody else holds it.
+    If the same code takes it again, it nests. A holder that was stopped for longer than `ttl` loses it, which is logged
+    when the block ends: what must not overlap even then belongs in a `durable_run`, whose writes are fenced.
 
     Raises `RunLocked` when somebody else holds it for longer than `wait`.
     """
@@ -66,7 +66,7 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
     """Open a durable run outside a job, under its run lock; the same id goes on with the same journal.
 
     There is no `sleep` here. Inside job n, `durable_run("job:n")` is the job's own run; elsewhere such ids are
-    refused. When the block ends by an interrupt of the run, that surfaces as an error.
+    refused. If an interrupt of the run ends the block, it surfaces as an error.
 
     Raises `RunLocked` when somebody else has it open, `RunBlocked` when a step is in doubt, `JournalMismatch` when
     the code does not fit the journal, `LeaseLost` when the lock was lost, `ValueError` for another job's id.
@@ -92,7 +92,7 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
 
 
 class _OutsideRun(Run):
-    """A run outside a job: nothing above it knows interrupts, so they come as ordinary errors."""
+    """A run outside a job: nothing above it knows interrupts, so they are raised as ordinary errors."""
 
     is_shared = True
 
@@ -119,9 +119,9 @@ def _check_run_id(run_id: str) -> None:
 
 
 def _looks_like_a_job_s(run_id: str) -> bool:
-    """Tell whether a database may hold this for the id of a job's run, as MySQL and MariaDB do without case and marks.
+    """Tell whether a database may take this for the id of a job's run: MySQL and MariaDB ignore case and accents.
 
-    They would read its journal with that of the job, and prune it with the job.
+    They would read its journal together with the job's, and prune it with the job.
     """
     letters = (char for char in unicodedata.normalize("NFKD", run_id) if not unicodedata.combining(char))
     return "".join(letters).casefold().startswith(RUN_OF_JOB)
@@ -167,7 +167,7 @@ def _try_to_acquire(run_id: str, key: str, alias: str, ttl: timedelta) -> int | 
 
 @contextmanager
 def _kept(fence: LockFence) -> Iterator[None]:
-    """Renew the lock until the block ends, then free it."""
+    """Renew the lock until the block ends, then release it."""
     ended = threading.Event()
     renewer = threading.Thread(target=_renew, args=(fence, ended), name="gnlqueue-run-lock", daemon=True)
     token = _held.set(_held.get() | {(fence.database, fence.run_id)})

@@ -19,7 +19,7 @@ class OpenSteps:
 
     @contextmanager
     def entered(self, flow: Flow) -> Iterator[None]:
-        """Count a step as open while the block runs, which looks whether they are `closed` before it begins."""
+        """Count a step as open while the block runs, which must look at `closed` before the step begins."""
         with self._changed:
             self._open.append(flow)
         try:
@@ -30,11 +30,11 @@ class OpenSteps:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Let none begin from now on."""
+        """Let no step begin from now on."""
         with self._changed:
             self.closed = True
 
     def wait(self, main_flow: Flow) -> None:
-        """Wait until all have ended but those of the main flow: that is the handler's own, and they end with it."""
+        """Wait until all steps have ended, except those of the main flow: the handler's own, which end with it."""
         with self._changed:
             self._changed.wait_for(lambda: all(each == main_flow for each in self._open))

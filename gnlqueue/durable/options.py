@@ -32,17 +32,17 @@ class StepOptionsDict(TypedDict, total=False):
 class StepOptions:
     """Options of one step.
 
-    - `recover(*the step's arguments)` finds out what became of a doubtful effect: `Happened(result)`, `NotHappened()`
-      or `Unknown()`. "It is not there" proves nothing while the first call may still arrive.
+    - `recover(*the step's arguments)` finds out what became of a doubtful effect, and returns `Happened(result)`,
+      `NotHappened()` or `Unknown()`. "It is not there" proves nothing while the first call may still arrive.
     - `safe_errors` are exceptions after which the effect is known *not* to have happened; `final_errors` are a definite
       answer (a declined card): the failure is recorded for good.
     - `on_doubt` is what an unknown outcome leads to: "block" the job until a human decides, "rerun" the step at your
       own risk, or "fail" the job.
-    - `max_attempts` and `backoff` are the tries of a step within one attempt of the job: a `step` is tried again after
-      one of `safe_errors`, the other kinds after any error that is not one of `final_errors`.
+    - `max_attempts` and `backoff` say how often a step is tried within one attempt of the job, and after what pauses: a
+      `step` after one of `safe_errors`, the other kinds after any error that is not one of `final_errors`.
     - `key` names a step that runs in a thread or an asyncio task; `pass_key_as` is the name of the argument in which
       the function receives its effect key.
-    - `match_args=False` does not compare the arguments on replay; `how_to_check` is shown to whoever must decide.
+    - With `match_args=False` the arguments are not compared on replay; `how_to_check` is shown to whoever must decide.
     """
 
     recover: Recover | None = None

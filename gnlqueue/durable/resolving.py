@@ -1,8 +1,8 @@
 """A human's answer to what the code could not know.
 
 An answer is one guarded UPDATE: it matches only if the entry has had as many decisions as its author saw, and counts
-one more. So whoever decides on an outdated view is told who decided what before, even where the step is still in doubt,
-as it is after `FailJob`. Who, when and why are kept as a `StepNote`.
+one more. So whoever decides on an outdated view is told who decided what in the meantime, even where the step is still
+in doubt, as it is after `FailJob`. Who, when and why are kept as a `StepNote`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def resolve(
 
     In doubt: `Happened(result)`, `NotHappened()` (it runs again, once) or `FailJob()`. A mismatch: `GoOn()` after the
     code was put right, `UseRecorded()`, or `FailJob()`; where the code asks for a step that looks like this one under
-    another name, `NotHappened()` too: that is another step, and runs. The job goes on when none of its steps is in
-    doubt any more. `by` is who decides, `reason` why; both are kept.
+    another name, `NotHappened()` as well: that one is another step, which then runs. The job goes on when none of its
+    steps is in doubt any more. `by` is who decides, `reason` why; both are kept.
 
     Pass the entry that you read, and the decision counts only if nobody has decided since. Pass its id, and it is about
     the step as it is now; if the last decision was `FailJob`, it counts only once the job has been retried and blocks
     again, or has been cancelled.
 
-    Raises `AlreadyResolved` when somebody else was first, `WrongStatus` for a job that is to be failed and is not
-    blocked, `ValueError` for an answer that does not apply, `PayloadError` for a result that JSON cannot carry,
+    Raises `AlreadyResolved` when somebody else was first, `WrongStatus` for `FailJob` when the job is not blocked,
+    `ValueError` for an answer that does not apply, `PayloadError` for a result that JSON cannot carry,
     `JobNotFound` where there is no such entry.
     """
     if not by or not reason:
@@ -53,7 +53,7 @@ def resolve(
 
 
 def in_doubt(*, using: str | None = None, limit: int = 100) -> list[RunJournalEntry]:
-    """Return the steps that wait for a decision, longest first: those in doubt, and those the code does not fit."""
+    """Return the steps that wait for a decision, oldest first: those in doubt, then those the code does not fit."""
     alias = alias_of(using)
     doubtful = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT).order_by("started_at", "id")
     blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(blocked_reason="mismatch").order_by("id")
@@ -69,8 +69,8 @@ def mismatched_entry(job: Job) -> RunJournalEntry | None:
 
 
 def was_failed(entry: RunJournalEntry, job: Job | None) -> bool:
-    """Tell whether the last decision was to fail the job, which asks again once it is retried, and has not yet."""
-    # Who cancelled it after that has put an end to it: it will not ask.
+    """Tell whether the last decision was to fail the job, and the job, which asks again when retried, has not yet."""
+    # Whoever cancelled it after that has ended the matter: it will not ask.
     if job is None or job.status in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
         return False
     note = _decisions(entry).first()
@@ -80,7 +80,7 @@ def was_failed(entry: RunJournalEntry, job: Job | None) -> bool:
 def kept_answer(note: StepNote) -> str:
     """Return the answer that a note of a decision keeps, without a result in which something may have to be hidden."""
     answer = note.value or ""
-    # A repr is no JSON, so nobody knows what in it belongs to a name.
+    # A repr is not JSON, so nobody knows which parts of it belong to a name that is to be hidden.
     return f"Happened({MASK})" if answer.startswith("Happened(") and hides_something() else answer
 
 
@@ -124,7 +124,7 @@ def _apply(row: RunJournalEntry, job: Job | None, answer: Resolution, reason: st
 
 
 def _change(row: RunJournalEntry, *known: EntryStatus, **values: Any) -> None:
-    """Write a decision, unless there was one that this one does not know of, or the status is not the known one."""
+    """Write a decision, unless there was one that its author had not seen, or the status is not one of the `known`."""
     guard = Q(pk=row.pk, decisions=row.decisions)
     guard &= Q(status__in=known) if known else Q()
     if RunJournalEntry.objects.using(row._state.db).filter(guard).update(decisions=F("decisions") + 1, **values) != 1:
@@ -166,7 +166,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
                 f"Somebody has already said that {got['key']!r} is {row.key!r}, and the code asks for both. Put it "
                 "right and go on, or say that they are two steps (NotHappened(), --not-happened)."
             )
-        # The run takes it by the note, and each other one of that name that the code asks for.
+        # The run finds this answer by its note, and uses it for every other step of that name, too.
         _change(row, EntryStatus(row.status), kind=got["kind"], args_hash=got["args_hash"])
         return
     taken = RunJournalEntry.objects.using(alias).filter(key_hash=key_hash(row.run_id, got["key"])).exclude(pk=row.pk)
@@ -176,7 +176,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
 
 
 def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:
-    """Return what the code asked for instead of a step that does not fit it; nothing where it left it out."""
+    """Return what the code asked for instead of a step that it does not fit; {} where it left the step out."""
     note = row.notes.filter(kind=StepNote.Kind.MISMATCH).order_by("-id").first()
     return asked_instead(note.value) if note is not None else {}
 
@@ -194,9 +194,9 @@ def _is_mismatch(row: RunJournalEntry, job: Job | None) -> bool:
 
 
 def _refuse_wrong_answer(row: RunJournalEntry, job: Job | None, answer: Resolution) -> None:
-    """Raise `ValueError` for an answer to another question than the one that this step asks, with those that fit.
+    """Raise `ValueError` for an answer to a question that this step does not ask, and name the answers that fit.
 
-    Not where somebody has decided since: that is what there is to say then.
+    Not where somebody has decided in the meantime: then the caller is told that instead.
     """
     locked = RunJournalEntry.objects.using(row._state.db).select_for_update().filter(pk=row.pk)
     status, decisions = locked.values_list("status", "decisions").get()
@@ -250,7 +250,7 @@ def _nothing_to_fail(row: RunJournalEntry, job: Job) -> GnlqueueError:
 def _already_resolved(
     row: RunJournalEntry, what_to_do: str = "It is still in doubt: look at it again, then decide."
 ) -> AlreadyResolved:
-    # Locked: a plain read at REPEATABLE READ on MariaDB does not see what was committed after our first.
+    # Locked: on MariaDB at REPEATABLE READ a plain read does not see what was committed after our first one.
     entry = RunJournalEntry.objects.using(row._state.db).select_for_update().filter(pk=row.pk)
     row.status = entry.values_list("status", flat=True).first() or row.status
     note = _decisions(row).select_for_update().first()

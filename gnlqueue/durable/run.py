@@ -41,7 +41,7 @@ _DEFAULTS = StepOptions()
 
 
 class Place(NamedTuple):
-    """Where a step stands in the journal; `entry` is what it has of the step, `None` where that is new."""
+    """Where a step stands in the journal; `entry` is what the journal has of it, `None` where it is new."""
 
     journal: Journal
     wanted: Wanted
@@ -60,7 +60,7 @@ class Run(Steps):
     def __init__(self, run_id: str, fence: Fence, *, settling: bool = False) -> None:
         self.run_id = run_id
         self.fence = fence
-        self.settling = settling  #: only to find out what became of a step; nothing new begins
+        self.settling = settling  #: it runs only to find out what became of a step; nothing new begins
         self.interrupt: JobInterrupt | None = None
         self._run = self
         self._options = _DEFAULTS
@@ -96,7 +96,7 @@ class Run(Steps):
         return await protocol.wait_for(moments.now, self, flow())
 
     def effect_key(self, name: str, key: str | None = None) -> str:
-        """Return a text that names the effect of a step for ever, to hand to an API as its idempotency key."""
+        """Return a text that names the effect of a step for ever, to pass to an API as its idempotency key."""
         return self._effect_key(name if key is None else keyed(name, key))
 
     def check(self) -> None:
@@ -152,7 +152,7 @@ class Run(Steps):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Place:
-        """Return where a step that was entered stands in the journal; what its caller has caught is sealed.
+        """Return where a step that was entered stands in the journal, and seal what its caller has `caught`.
 
         Blocks the run where something else was recorded there.
         """
@@ -180,13 +180,13 @@ class Run(Steps):
         return Place(journal, wanted, entry)
 
     def is_past(self, time: datetime) -> bool:
-        """Tell whether this time is over, by the database's clock."""
+        """Tell whether this time has passed, by the database's clock."""
         if self._latest is None or self._latest < time:  # a replay of many sleeps asks once
             self._latest = read_clock(self.fence.database)
         return self._latest >= time
 
     def check_may_begin(self, key: str) -> None:
-        """Stop where no step may begin, though the run is held."""
+        """Stop where no step may begin although the run is held."""
         self._raise_if_stopped()
         if self.settling:
             self.stop(JobGivenUp(f"Its attempts are used up, so the step {key!r} does not begin. Retry to go on."))
@@ -214,7 +214,7 @@ class Run(Steps):
         return interrupt
 
     def out_of_mismatch(self, entry: Entry) -> str:
-        """Return what can be done where the code does not fit an entry."""
+        """Return what the message says can be done where the code does not fit an entry."""
         recorded = " use what was recorded," if entry.status in {EntryStatus.DONE, EntryStatus.FAILED} else ""
         return f"Put the code right and go on,{recorded} or fail the job: manage.py gnlqueue resolve {entry.id}."
 
@@ -229,16 +229,16 @@ class Run(Steps):
         return self._loaded is not None
 
     def end(self) -> None:
-        """Wait until no step is open any more, and let none begin: the handler has returned or raised."""
+        """Let no step begin any more, and wait until none is open: the handler has returned or raised."""
         self.open_steps.close()
         self.failures.forget()
         self.open_steps.wait(self.main_flow)
 
     def look_back(self) -> None:
-        """Stop where the handler has returned though its code has left out what it must not; after `end`.
+        """Stop where the handler has returned, but its code has left out what it must not leave out; after `end`.
 
-        A step whose outcome is unknown must not be passed over. And one that has a key is found by it alone: with
-        another one it looks like a new step, and only now is it seen that nobody asks for the old one.
+        A step whose outcome is unknown must not be passed over. And a keyed step is found by its key alone: under
+        another name or key it looks like a new step, and only now is it certain that nobody asks for the old one.
         """
         if self.interrupt is not None or self._loaded is None:
             return
@@ -304,7 +304,7 @@ class Run(Steps):
         return effect_key(self._identity(), step_key)
 
     def _identity(self) -> str:
-        """Return what tells this run from all others, also from one of another database with the same id."""
+        """Return what tells this run from all others, even from one with the same id in another database."""
         return self.run_id
 
 

@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 
 
 class Steps:
-    """The steps of a run, under the options that `using()` said."""
+    """The steps of a run, under the options that `using()` gave."""
 
     _run: Run
     _options: StepOptions
@@ -43,14 +43,14 @@ class Steps:
         raises something that proves nothing, the outcome is unknown: `recover` decides, else the job is blocked and
         asks. The result is what JSON makes of it.
 
-        Raises `StepFailed` when it is known not to have happened, and the interrupt that stops the run.
+        Raises `StepFailed` when it is known not to have happened, or the interrupt that stops the run.
         """
         return cast(T, self._run.run_step(Asked(StepKind.STEP, name, function, args, kwargs, self._options)))
 
     def idempotent_step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call `function` until it has returned once, and return its result; a crash in between runs it again.
 
-        Raises `StepFailed` when it failed, and the interrupt that stops the run.
+        Raises `StepFailed` when it failed, or the interrupt that stops the run.
         """
         return cast(T, self._run.run_step(Asked(StepKind.IDEMPOTENT, name, function, args, kwargs, self._options)))
 
@@ -60,7 +60,7 @@ class Steps:
         `on_commit` hooks of the function run at most once, and are not part of it. Writes on another alias are
         refused, and so is a COMMIT; a function that commits in a hidden way may be in doubt, like a `step`.
 
-        Raises `StepFailed` when it failed and was rolled back, and the interrupt that stops the run.
+        Raises `StepFailed` when it failed and was rolled back, or the interrupt that stops the run.
         """
         return cast(T, self._run.run_step(Asked(StepKind.ATOMIC, name, function, args, kwargs, self._options)))
 
