@@ -47,7 +47,7 @@ class Failure:
         lineage.note(self.number, step.caller.task)
 
     def was_caught_by(self, caller: Flow, frames: Collection[FrameType]) -> bool:
-        """Tell whether who calls a step now, with these frames on the stack, has gone on after the failure.
+        """Tell whether the code that calls a step now, with these frames on its stack, has gone on after the failure.
 
         That is so if one of these holds:
 

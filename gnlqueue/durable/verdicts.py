@@ -49,6 +49,7 @@ class Verdicts:
                 self._learn(key, *asked[key], value)
 
     def _learn(self, key: str, question: Any, token: int, answer: str | None) -> None:
+        """Learn from the answer to a list of repetitions, or to one step that was asked for instead of `key`."""
         if isinstance(question, list):
             if answer == repr(GoOn()):
                 for old, new, first in question:
@@ -67,8 +68,8 @@ class Verdicts:
         They have said that the two names are two steps. Or they have answered `GoOn` about these names after the new
         one was done: code that is still wrong, and does more of it, is asked about again.
 
-        Or the code was put right. Of `charge[5]`, left out, and `bill[5]`, done instead, they have answered `GoOn`; now
-        the code asks for steps named `charge` again, so what it leaves out is `bill[5]`, which was looked at then.
+        Or the code was put right after they had answered `GoOn` about `bill[5]`, done instead of `charge[5]`: it asks
+        for steps named `charge` again, and leaves out that `bill[5]`.
         """
         if self.is_same(pair.old, pair.new) is False:
             return True
