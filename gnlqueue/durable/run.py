@@ -62,7 +62,6 @@ class Run(Steps):
         self.fence = fence
         self.settling = settling  #: it runs only to find out what became of a step; nothing new begins
         self.interrupt: JobInterrupt | None = None
-        self._run = self
         self._options = _DEFAULTS
         self._loaded: tuple[Journal, Replay] | None = None
         self._lock = threading.RLock()  # one step at a time finds its place in the journal
@@ -71,6 +70,10 @@ class Run(Steps):
         self.main_flow = flow()
         self.open_steps = OpenSteps()
         self.failures = Failures(self.main_flow)
+
+    @property
+    def _run(self) -> Run:
+        return self  # not an attribute: in such a circle it would outlive its job, until the next collection of garbage
 
     # --- what a handler asks, besides its steps ----------------------------------------------------------------------
 

@@ -29,8 +29,11 @@ class Asked(NamedTuple):
 class Steps:
     """The steps of a run, under the options that `using()` gave."""
 
-    _run: Run
     _options: StepOptions
+
+    @property
+    def _run(self) -> Run:
+        raise NotImplementedError
 
     def using(self, **options: Unpack[StepOptionsDict]) -> Steps:
         """Return the same steps under other options, see `StepOptions`: `context.using(recover=…).step(…)`."""
@@ -81,5 +84,9 @@ class Steps:
 
 class _StepsWithOptions(Steps):
     def __init__(self, run: Run, options: StepOptions) -> None:
-        self._run = run
+        self._theirs = run
         self._options = options
+
+    @property
+    def _run(self) -> Run:
+        return self._theirs

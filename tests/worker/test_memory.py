@@ -1,9 +1,17 @@
 """What a worker process does not need is not in its memory."""
 
+import gc
 import subprocess
 import sys
+import weakref
+from typing import Any
 
 import pytest
+
+from gnlqueue import JobContext
+from gnlqueue.worker import executor
+from tests.app import tasks
+from tests.worker.conftest import drain, on_sqlite
 
 CODE = """
 import sys
@@ -33,3 +41,23 @@ def test_a_worker_imports_nothing_that_it_does_not_need() -> None:
 
     assert "gnlqueue.worker.supervisor" in loaded
     assert [name for name in NOT_NEEDED if name in loaded] == []
+
+
+@on_sqlite
+def test_what_an_attempt_had_is_gone_with_its_job(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only once garbage is collected: until then it would be some kilobytes of each of some hundred jobs."""
+    contexts: list[weakref.ref[JobContext]] = []
+
+    class Remembered(JobContext):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            contexts.append(weakref.ref(self))
+
+    monkeypatch.setattr(executor, "JobContext", Remembered)
+    tasks.nothing.enqueue()
+    gc.disable()
+    try:
+        drain()
+        assert [context() for context in contexts] == [None]
+    finally:
+        gc.enable()
