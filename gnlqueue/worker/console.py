@@ -73,17 +73,20 @@ class _Line(logging.Formatter):
 
 
 class _Stream(logging.StreamHandler[TextIO]):
-    """Writes each record as it comes, but those of a group at its end: writing is what costs, not formatting."""
+    """Writes each record as it comes, but the lines of a group at its end: writing is what costs, not formatting."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._group: list[logging.LogRecord] | None = None
+        self._group: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._group is None:
             super().emit(record)
-        else:
-            self._group.append(record)
+            return
+        try:
+            self._group.append(self.format(record) + self.terminator)  # the record takes several times the memory
+        except Exception:
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         with suppress(ValueError):  # a task has closed standard error, where this would be told
@@ -94,13 +97,13 @@ class _Stream(logging.StreamHandler[TextIO]):
 
     def end_group(self) -> None:
         with self.lock or nullcontext():
-            records, self._group = self._group or [], None
+            lines, self._group = self._group or [], None
             try:
-                for piece in _pieces(self.format(record) + self.terminator for record in records):
+                for piece in _pieces(lines):
                     self.stream.write(piece)
                     self.flush()
             except Exception:
-                self.handleError(records[-1])
+                self.handleError(logging.makeLogRecord({"msg": "".join(lines)}))
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:

@@ -83,6 +83,27 @@ def test_a_standard_error_that_a_task_has_closed_ends_no_worker(
         logger.error("in a group")
 
 
+def test_of_a_group_only_its_lines_are_kept(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+    stream = io.StringIO()
+    console.show_log(stream)
+    monkeypatch.setattr(logger, "propagate", False)  # pytest keeps the records
+    text = Exception("as its author says")
+    references = sys.getrefcount(text)
+
+    with console.together():
+        logger.info("first %s", text)
+        assert sys.getrefcount(text) == references
+        logger.info("has no %d", "number")  # told on standard error, as logging does
+        logger.info("last")
+        assert stream.getvalue() == ""
+
+    assert [line.partition("] ")[2] for line in stream.getvalue().splitlines()] == ["first as its author says", "last"]
+    assert "has no %d" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("outcome", "shown"), [("blocked", False), ("cancelled", False), ("failed", True)])
 def test_a_job_that_was_stopped_shows_no_frames_of_ours_on_a_terminal(
     logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, outcome: str, shown: bool
