@@ -138,13 +138,13 @@ class Dialect(ABC):
         self, connection: BaseDatabaseWrapper, rows: Sequence[NewRow], now: datetime | None
     ) -> tuple[str, Params]:
         """Return the SQL of the new rows, as the source of an INSERT, and its parameters."""
-        at, at_params = self._at(connection, now)
+        at, at_params = self.at(connection, now)
         values, params = [], []
         for row in rows:
             *plain, run_at, after = row
             if run_at is None and now is not None:
                 run_at = now + after
-            begin, begin_params = self._at(connection, run_at, after)
+            begin, begin_params = self.at(connection, run_at, after)
             values.append(f"({'%s, ' * len(plain)}{begin}, {at}, 0, 0, 0)")
             params += [*plain, *begin_params, *at_params]
         return f"VALUES {', '.join(values)}", params
@@ -217,7 +217,7 @@ class Dialect(ABC):
     def _complete(
         self, cursor: CursorWrapper, pairs: Sequence[tuple[int, int]], now: datetime | None, result: str | None = None
     ) -> int:
-        at, times = self._at(cursor.db, now)
+        at, times = self.at(cursor.db, now)
         held, pair_params = self.pairs(pairs)
         cursor.execute(
             f"UPDATE {Job._meta.db_table} SET {COMPLETED.format(at=at)}, result = %s"
@@ -226,7 +226,7 @@ class Dialect(ABC):
         )
         return int(cursor.rowcount)
 
-    def _at(
+    def at(
         self, connection: BaseDatabaseWrapper, time: datetime | None, after: timedelta = timedelta()
     ) -> tuple[str, list[Any]]:
         """Return the SQL of a time, or where there is none of that `after` the statement's own, and its parameters."""

@@ -111,7 +111,7 @@ class PostgreSQLDialect(Dialect):
                 large = [job for job in done if len(job.result or "") > LARGE_RESULT]
                 written = super().complete(connection, large, now)
                 return written + (self.complete(connection, small, now) if small else 0)
-        at, times = self._at(connection, now)
+        at, times = self.at(connection, now)
         ids, tokens, results = zip(*done, strict=True)
         given = list(results) if any(results) else None  # no array is one of as many NULLs as are needed
         with connection.cursor() as cursor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections import defaultdict
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db import connections, transaction
 
+from gnlqueue import dialects
 from gnlqueue.metrics.histograms import Histogram, bucket
 from gnlqueue.models import TaskMinute
 from gnlqueue.queue import ClaimedJob
@@ -111,16 +114,29 @@ class Minutes:
 finished = Minutes()
 
 
+#: What changes in a row while its minute goes on, and what does not.
+_COUNTS, _NAMES = ("succeeded", "failed", "waits", "runs"), ("minute", "queue_name", "task_name", "worker_id")
+
+
 def _write(rows: list[TaskMinute], database: str) -> None:
+    """Write rows, and give new ones their ids. In SQL: for what else Django has for it, a worker has no use."""
     if not rows:
         return
-    table = TaskMinute.objects.using(database)
     new = [row for row in rows if row.pk is None]
     old = [row for row in rows if row.pk is not None]
-    with transaction.atomic(using=database):
-        if connections[database].features.can_return_rows_from_bulk_insert:
-            table.bulk_create(new)
-        else:  # MySQL, which tells the id of a row only where it inserts one at a time
-            for row in new:
-                row.save(using=database, force_insert=True)
-        table.bulk_update(old, ["succeeded", "failed", "waits", "runs"], batch_size=100)
+    connection, table = connections[database], TaskMinute._meta.db_table
+    returns = dialects.of(database).supports_returning(connection)
+    insert = f"INSERT INTO {table} ({', '.join(_COUNTS + _NAMES)}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+    update = f"UPDATE {table} SET {', '.join(f'{name} = %s' for name in _COUNTS)} WHERE id = %s"
+    with transaction.atomic(using=database), connection.cursor() as cursor:
+        if old:
+            cursor.executemany(update, [[*_counts(row), row.pk] for row in old])
+        for row in new:
+            minute = connection.ops.adapt_datetimefield_value(row.minute)
+            values = [*_counts(row), minute, row.queue_name, row.task_name, row.worker_id]
+            cursor.execute(f"{insert} RETURNING id" if returns else insert, values)
+            row.pk = cursor.fetchone()[0] if returns else cursor.lastrowid
+
+
+def _counts(row: TaskMinute) -> list[Any]:
+    return [row.succeeded, row.failed, json.dumps(row.waits), json.dumps(row.runs)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from django.db import transaction
+from django.db import connections, transaction
 
+from gnlqueue import dialects
 from gnlqueue.dialects import read_clock
 from gnlqueue.metrics.histograms import merge
 from gnlqueue.models import TaskMinute
@@ -41,9 +42,8 @@ def tidy(database: str) -> None:
         now = read_clock(database)
         for age, slot, back_to in MERGINGS:
             _merge_rows(database, now - back_to, now - age, slot)
-        old = TaskMinute.objects.using(database).filter(minute__lt=now - KEPT).order_by("minute")
-        ids = list(old.values_list("pk", flat=True)[:DELETED_AT_ONCE])
-        if ids:
+        old = _select("id", f"minute < %s ORDER BY minute LIMIT {DELETED_AT_ONCE}", [now - KEPT], database)
+        if ids := [id for (id,) in old]:
             TaskMinute.objects.using(database).filter(pk__in=ids).delete()
     except Exception:
         logger.info("The minutes for the admin's charts could not be tidied up; trying again.", exc_info=True)
@@ -57,13 +57,24 @@ def beginning(time: datetime, slot: timedelta) -> datetime:
 def _merge_rows(database: str, since: datetime, until: datetime, slot: timedelta) -> None:
     """Merge the rows of each slot that lies wholly between two times, if there is anything to merge in it."""
     since, until = beginning(since + slot, slot), beginning(until, slot)
-    rows = TaskMinute.objects.using(database).filter(minute__gte=since, minute__lt=until)
+    rows = _select("minute, queue_name, task_name", "minute >= %s AND minute < %s", [since, until], database)
     slots: defaultdict[datetime, list[tuple[str, str]]] = defaultdict(list)
-    for minute, queue_name, task_name in rows.values_list("minute", "queue_name", "task_name"):
-        slots[beginning(minute, slot)].append((queue_name, task_name))
+    for minute, *name in rows:
+        slots[beginning(dialects.of(database).time(minute), slot)].append(tuple(name))
     for begin, names in slots.items():
         if len(set(names)) < len(names):
-            _merge_slot(database, begin, list(rows.filter(minute__gte=begin, minute__lt=begin + slot)))
+            same = TaskMinute.objects.using(database).filter(minute__gte=begin, minute__lt=begin + slot)
+            _merge_slot(database, begin, list(same))
+
+
+def _select(columns: str, where: str, times: list[datetime], database: str) -> list[tuple[Any, ...]]:
+    """Read columns of some rows: what every worker does each minute, and mostly finds that there is nothing to do."""
+    connection = connections[database]
+    adapted = [connection.ops.adapt_datetimefield_value(time) for time in times]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {columns} FROM {TaskMinute._meta.db_table} WHERE {where}", adapted)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
 
 def _merge_slot(database: str, begin: datetime, rows: list[TaskMinute]) -> None:

@@ -10,14 +10,14 @@ snapshot. So a worker may ask for what comes `beyond` the job that it claimed la
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from datetime import datetime
 from functools import cache
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import BooleanField, Exists
 from django.db.models.expressions import RawSQL
 
+from gnlqueue import dialects
 from gnlqueue.dialects.base import Candidates
 from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState
 
@@ -31,19 +31,18 @@ _ANY_QUEUE, _ANY_FLOOR, _ANY_LIMIT = "<queue>", ("<priority>", "<run_at>", "<id>
 
 
 def candidates(alias: str, queue_name: str) -> JobQuerySet:
-    """Return the jobs of a queue that may be claimed, next first, locked as they are read; none while it is paused."""
+    """Return the jobs of a queue that may be claimed, next first; none while it is paused."""
     paused = QueueState.objects.filter(queue_name=queue_name, paused_at__isnull=False)
     return (
         Job.objects.using(alias)
         .with_status(JobStatus.READY)
         .filter(~Exists(paused), queue_name=queue_name)
         .order_by(*ORDER)
-        .locked()
     )
 
 
 def compiled(alias: str, queue_name: str, limit: int, beyond: Floor | None = None) -> Candidates:
-    """Return the SQL of the first `limit` candidates; compiled only once, as that costs more than the claim.
+    """Return the SQL that locks the first `limit` candidates; compiled only once, as that costs more than the claim.
 
     With `beyond`, of those that have the priority of this floor and do not come before it: that is what a busy worker
     asks for. It is planned each time, as the table may have grown a thousandfold since it was last analysed.
@@ -54,8 +53,14 @@ def compiled(alias: str, queue_name: str, limit: int, beyond: Floor | None = Non
     return template._replace(params=params, keeps_plan=beyond is None)
 
 
+def prepare(alias: str) -> None:
+    """Compile it, without connecting: processes that are forked now need nothing of what Django has for that."""
+    for has_floor in (False, True):
+        _template(alias, connections[alias].vendor, has_floor)
+
+
 def compiled_one(alias: str, queue_name: str, id: int) -> Candidates:
-    """Return the SQL of one job, if it is a candidate."""
+    """Return the SQL that locks one job, if it is a candidate."""
     return _compile(candidates(alias, queue_name).filter(pk=id), alias)
 
 
@@ -70,9 +75,8 @@ def _template(alias: str, vendor: str, has_floor: bool) -> Candidates:
 
 
 def _compile(rows: JobQuerySet, alias: str) -> Candidates:
-    query = rows.values_list("id", "crashes", "priority", "run_at").query
-    # Django compiles a locking SELECT only inside a transaction. SQLite has none, and there BEGIN may wait for a lock.
-    locks = connections[alias].features.has_select_for_update
-    with transaction.atomic(using=alias) if locks else nullcontext():
-        sql, params = query.get_compiler(using=alias).as_sql()
+    sql, params = rows.values_list("id", "crashes", "priority", "run_at").query.get_compiler(using=alias).as_sql()
+    if dialects.of(alias).locks_rows:
+        # As text: Django compiles a locking SELECT only inside of a transaction, which takes a connection.
+        sql += " FOR UPDATE SKIP LOCKED"
     return Candidates(sql, tuple(params))

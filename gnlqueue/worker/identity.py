@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 from django.db import connections
 
 from gnlqueue import dialects
 from gnlqueue.conf import settings
-from gnlqueue.dialects import now as clock
 from gnlqueue.models import WorkerProcess
 from gnlqueue.options import check_queue_name
 from gnlqueue.registry import default_queues
@@ -40,18 +41,25 @@ def register(
     """Make a worker visible: to people, and to a rescue, which leaves a live worker's jobs alone.
 
     `lease` is the worker's, in seconds (default: the setting): how long it may be silent before it counts as gone.
+    In SQL, as `note_beat` is: a worker needs little of what Django has for saving a row.
     """
-    shown = {
+    shown: dict[str, Any] = {
         "hostname": socket.gethostname()[:200],
         "pid": os.getpid(),
-        "queues": list(queue_names),
+        "queues": json.dumps(list(queue_names)),
         "concurrency": concurrency,
-        "heartbeat_at": clock(),
         "lease_seconds": settings().LEASE_SECONDS if lease is None else lease,
+        "worker_id": worker_id,
     }
-    WorkerProcess.objects.using(database).update_or_create(
-        worker_id=worker_id, defaults=shown, create_defaults={**shown, "started_at": clock()}
-    )
+    table, now = WorkerProcess._meta.db_table, dialects.of(database).now()
+    changes = ", ".join(f"{name} = %({name})s" for name in shown)
+    with connections[database].cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {changes}, heartbeat_at = {now} WHERE worker_id = %(worker_id)s", shown)
+        if not cursor.rowcount:
+            columns, values = ", ".join(shown), ", ".join(f"%({name})s" for name in shown)
+            cursor.execute(
+                f"INSERT INTO {table} ({columns}, started_at, heartbeat_at) VALUES ({values}, {now}, {now})", shown
+            )
 
 
 def note_beat(worker_ids: Sequence[str], database: str) -> None:
@@ -69,4 +77,5 @@ def note_beat(worker_ids: Sequence[str], database: str) -> None:
 
 def forget(worker_id: str, database: str) -> None:
     """Take a worker's row away: it is gone."""
-    WorkerProcess.objects.using(database).filter(worker_id=worker_id).delete()
+    with connections[database].cursor() as cursor:
+        cursor.execute(f"DELETE FROM {WorkerProcess._meta.db_table} WHERE worker_id = %s", [worker_id])

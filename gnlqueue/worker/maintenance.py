@@ -7,8 +7,10 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
+from django.db import connections
+
+from gnlqueue import dialects
 from gnlqueue.conf import settings
-from gnlqueue.dialects import now as clock
 from gnlqueue.metrics import counting, merging
 from gnlqueue.models import QueueState, WorkerProcess
 from gnlqueue.queue import claiming, pruning
@@ -79,8 +81,10 @@ class Maintenance:
 
     def warn_of_paused(self) -> None:
         """Say which queues are paused: whoever starts a worker expects it to work."""
-        states = QueueState.objects.using(self._database).filter(queue_name__in=self._queue_names)
-        for name in states.filter(paused_at__isnull=False).order_by("pk").values_list("pk", flat=True):
+        with connections[self._database].cursor() as cursor:
+            cursor.execute(f"SELECT queue_name FROM {QueueState._meta.db_table} WHERE paused_at IS NOT NULL")
+            paused = {name for (name,) in cursor.fetchall()}
+        for name in sorted(paused.intersection(self._queue_names)):
             logger.warning("paused     %s: its jobs wait until manage.py gnlqueue resume %s", name, name)
 
     def _rescue(self) -> None:
@@ -91,8 +95,9 @@ class Maintenance:
             say_what_waits_for_a_human(rescued)
 
     def _tidy(self) -> None:
-        silent = WorkerProcess.objects.using(self._database).filter(heartbeat_at__lt=clock(offset=-SILENT_FOR_GOOD))
-        silent.delete()
+        long_ago = dialects.of(self._database).now(-SILENT_FOR_GOOD)
+        with connections[self._database].cursor() as cursor:
+            cursor.execute(f"DELETE FROM {WorkerProcess._meta.db_table} WHERE heartbeat_at < {long_ago}", ())
         merging.tidy(self._database)
 
     def _prune(self) -> int:

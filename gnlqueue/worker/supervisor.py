@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gnlqueue.connection import prepare
+from gnlqueue.queue import candidates
 from gnlqueue.worker.forking import (
     EXIT_NOT_READY,
     NOT_READY,
@@ -103,6 +104,7 @@ class Supervisor:
         """Work until a signal says stop, or all is drained; return the exit status."""
         close_connections_and_pools()  # the project's start may have opened some
         prepare(self._template.database)
+        candidates.prepare(self._template.database)
         gc.collect()
         gc.freeze()  # a collection in a child writes to every object that it looks at, and the page is shared no more
         with self._handled_signals():

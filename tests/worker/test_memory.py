@@ -4,14 +4,21 @@ import gc
 import subprocess
 import sys
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
+from django.db.models.sql import Query
 
-from gnlqueue import JobContext
-from gnlqueue.worker import executor
+from gnlqueue import JobContext, queue
+from gnlqueue.metrics import counting
+from gnlqueue.models import JobStatus, TaskMinute, WorkerProcess
+from gnlqueue.queue import candidates, claiming
+from gnlqueue.worker import executor, identity
+from gnlqueue.worker.maintenance import Maintenance
 from tests.app import tasks
-from tests.worker.conftest import drain, on_sqlite
+from tests.worker.conftest import drain, on_sqlite, row
 
 CODE = """
 import sys
@@ -41,6 +48,47 @@ def test_a_worker_imports_nothing_that_it_does_not_need() -> None:
 
     assert "gnlqueue.worker.supervisor" in loaded
     assert [name for name in NOT_NEEDED if name in loaded] == []
+
+
+def test_what_is_claimed_next_is_compiled_without_connecting(alias: str) -> None:
+    connections[alias].close()
+    candidates._template.cache_clear()  # as in a new process
+
+    candidates.prepare(alias)
+
+    assert connections[alias].connection is None
+    assert candidates._template.cache_info().currsize == 2
+
+
+def test_a_worker_whose_jobs_are_done_needs_nothing_of_what_django_compiles_queries_with(
+    alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would be two megabytes of each worker process."""
+    monkeypatch.setattr(counting, "finished", counting.Minutes())
+    job, later = tasks.give.enqueue(1), tasks.nothing.using(run_after=timedelta(hours=1)).enqueue()
+    queue.pause("closed")
+    identity.register("gone", ["default"], 1, alias)
+    WorkerProcess.objects.using(alias).update(heartbeat_at="2020-01-01T00:00Z")
+    upkeep = Maintenance(["default", "closed"], database=alias, beat=20)
+    candidates.prepare(alias)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("Django compiles a query.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Query, "get_compiler", refuse)
+        drain()
+        upkeep.warn_of_paused()
+        upkeep.do_what_is_due(idle=True)
+        claiming.rescue(["default"], alias=alias)
+        due = claiming.seconds_until_due(["default"], alias=alias)
+        upkeep._tidy()
+
+    assert (row(job).status, row(later).status) == (JobStatus.DONE, JobStatus.SCHEDULED)
+    assert due is not None
+    assert 3500 < due <= 3600
+    assert TaskMinute.objects.using(alias).get().succeeded == 1
+    assert not WorkerProcess.objects.using(alias).exists()
 
 
 @on_sqlite

@@ -362,7 +362,8 @@ def test_a_worker_that_has_just_started_lets_owners_renew_first(
 ) -> None:
     """The database may have been away until now; but a worker that only drains would be gone before they did."""
     job = tasks.give.enqueue(1)
-    assert queue.claim(worker_id="back soon", lease=0, using=alias) is not None
+    long_ago = timezone.now() - timedelta(hours=1)
+    assert queue.claim(worker_id="back soon", lease=1, using=alias, now=long_ago) is not None
     upkeep = Maintenance(["default"], database=alias, beat=20, drain=drain)
 
     upkeep.do_what_is_due(idle=True)
