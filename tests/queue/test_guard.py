@@ -64,8 +64,8 @@ ENDINGS: dict[str, tuple[Callable[[ClaimedJob], Any], str]] = {
     "released": (queue.release, "it was released or rescued, and is ready"),
     "cancelled": (confirm_cancel, "it has been cancelled"),
     "failed": (lambda job: queue.fail(job, "x"), "it was released or rescued, and is scheduled"),
-    "dead": (lambda job: queue.fail(job, "x", final=True), "it is dead already"),
-    "blocked": (lambda job: queue.block(job, "mismatch"), "it is blocked already"),
+    "dead": (lambda job: queue.fail(job, "x", final=True), "it is already dead"),
+    "blocked": (lambda job: queue.block(job, "mismatch"), "it is already blocked"),
 }
 
 
