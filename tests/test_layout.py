@@ -13,7 +13,7 @@ ROOT = Path(gnlqueue.__file__).parent
 
 #: From top to bottom; the modules and packages of one line may import each other, but not in a circle.
 LAYERS = [
-    ["lengths", "exceptions", "conf", "backoff", "payloads", "signals"],  # know no model
+    ["ids", "lengths", "exceptions", "conf", "backoff", "payloads", "signals"],  # know no model
     ["options", "answers"],
     ["registry"],
     ["indexes"],

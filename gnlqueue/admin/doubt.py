@@ -21,6 +21,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.durable.entries import is_whole
 from gnlqueue.durable.resolving import resolve
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, PayloadError, WrongStatus
+from gnlqueue.ids import parse_id
 from gnlqueue.models import RunJournalEntry, StepInDoubt, StepNote
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.redaction import masked, masked_text
@@ -71,7 +72,8 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         """Show one step, and on POST decide about it."""
         self.require_view(request, takes_post=True)
         alias = alias_of(None)
-        case = case_of(int(object_id), alias) if object_id.isdecimal() and len(object_id) < 19 else None
+        entry_id = parse_id(object_id)
+        case = None if entry_id is None else case_of(entry_id, alias)
         if case is None:
             raise Http404(_("There is no such step: its job may have been pruned."))
         if request.method != "POST":

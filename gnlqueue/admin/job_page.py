@@ -21,6 +21,7 @@ from gnlqueue.admin import base, errors, job_facts, timeline, verbs, waterfall, 
 from gnlqueue.admin.base import may, url
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.resolving import mismatched_entry
+from gnlqueue.ids import parse_id
 from gnlqueue.models import Job, JobAttempt, JobStatus, OperatorAction, RunJournalEntry, StepNote
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import alias_of
@@ -104,8 +105,8 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job) -> HttpResponse:
 def steps_of(job: Job, before: str, alias: str) -> list[RunJournalEntry]:
     """Return the latest steps of the job, one more than a page shows, without the results but with their beginnings."""
     rows = RunJournalEntry.objects.using(alias).filter(run_id=job.run_id)
-    if before.isdecimal() and len(before) < 10:
-        rows = rows.filter(position__lt=int(before))
+    if (position := parse_id(before)) is not None:
+        rows = rows.filter(position__lt=position)
     latest = _with_beginnings(rows).order_by("-position", "-id")[: MOST_STEPS + 1]
     return list(reversed(latest))
 

@@ -16,6 +16,7 @@ from gnlqueue.admin.base import url
 from gnlqueue.admin.changelist import JobChangeList
 from gnlqueue.admin.columns import JobColumns
 from gnlqueue.admin.verbs import VERBS
+from gnlqueue.ids import parse_id
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue.transactions import alias_of
 
@@ -106,8 +107,8 @@ class JobAdmin(JobList):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Return the whole job: its own pages need what the list leaves out."""
-        is_id = object_id.isascii() and object_id.isdigit() and len(object_id) < 19
-        return Job.objects.using(alias_of(None)).filter(pk=object_id).first() if is_id else None
+        pk = parse_id(object_id)
+        return None if pk is None else Job.objects.using(alias_of(None)).filter(pk=pk).first()
 
     def verb_view(self, request: HttpRequest, object_id: int, verb: str) -> HttpResponse:
         self.require_view(request, takes_post=True)

@@ -23,6 +23,7 @@ from gnlqueue.admin.health import Alert, standstill
 from gnlqueue.admin.verbs import OTHER_VERBS, VERBS, label_of
 from gnlqueue.admin.words import of_action, of_target
 from gnlqueue.finding import Plan
+from gnlqueue.ids import parse_id
 from gnlqueue.models import WAITING, Job, JobStatus, OperatorAction
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.templatetags._statuses import STATUSES
@@ -63,8 +64,8 @@ class ActionChangeList(KeysetChangeList):
         words = self.query.replace("\0", "").split()
         for word in words:
             found = Q(by__icontains=word) | Q(target__icontains=word) | Q(why__icontains=word)
-            if word.isascii() and word.isdigit() and len(word) < 19:
-                found |= Q(job_id=int(word)) | Q(runner_id=int(word))
+            if (number := parse_id(word)) is not None:
+                found |= Q(job_id=number) | Q(runner_id=number)
             asked &= found
         rows = OperatorAction.objects.using(alias_of(None)).all()
         return Plan((rows,), ("-id",), asked or None, clock="at")

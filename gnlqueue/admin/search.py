@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from gnlqueue.finding import LARGEST, NO_ERROR, Argument
+from gnlqueue.ids import parse_id
 from gnlqueue.models import JobAttempt
 from gnlqueue.redaction import hides
 
@@ -53,8 +54,8 @@ def parse(text: str, alias: str, *, may_see_payload: bool) -> Found:
         elif name == "key":
             criteria["key"] = value
         elif name in ("id", "") and value.isascii() and value.isdigit():
-            ids = (int(value),) if int(value) <= LARGEST else ()
-            criteria["ids"] = (*criteria.get("ids", ()), *ids)
+            number = parse_id(value)
+            criteria["ids"] = (*criteria.get("ids", ()), *(() if number is None else (number,)))
         elif "task_contains" in criteria:
             notes.append(_("“%(word)s” is left out: a task's name is one word.") % {"word": value})
         else:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 
+from gnlqueue.ids import parse_id
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote, run_id_of
 
 ON_A_PAGE = 50
@@ -53,7 +54,7 @@ def in_doubt(after: str, alias: str) -> Page:
 def mismatches(after: str, alias: str) -> Page:
     """Return the steps that the code of blocked jobs does not fit, oldest job first; `after` is the last job seen."""
     blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(blocked_reason="mismatch")
-    last = _id(after)
+    last = parse_id(after)
     if last is not None:
         blocked = blocked.filter(id__gt=last)
     ids = list(blocked.order_by("id").values_list("id", flat=True)[: ON_A_PAGE + 1])
@@ -69,17 +70,13 @@ def mismatches(after: str, alias: str) -> Page:
 
 def _place(after: str) -> tuple[datetime, int] | None:
     time, _comma, id = after.partition(",")
-    last = _id(id)
+    last = parse_id(id)
     try:
         at = parse_datetime(time)
         # In UTC here, as the database wants it: near the ends of time there is no such moment.
         return (at.astimezone(UTC), last) if at is not None and at.tzinfo is not None and last is not None else None
     except (ValueError, OverflowError):
         return None
-
-
-def _id(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _jobs(ids: Sequence[int], alias: str) -> dict[int | None, Job]:

@@ -24,6 +24,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from gnlqueue import exceptions, registry, signals
 from gnlqueue.conf import suggestion
+from gnlqueue.ids import parse_id
 from gnlqueue.options import Options, check_queue_name
 
 if django.VERSION < (6, 0):
@@ -44,7 +45,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 OPTIONS = ("database", "max_attempts")
-LARGEST_ID = 2**63 - 1
 
 
 class GnlqueueBackend(BaseTaskBackend):
@@ -195,8 +195,6 @@ def _is_ours(alias: str) -> bool:
 
 
 def _primary_key(result_id: object) -> int | None:
-    if not isinstance(result_id, str) or not (result_id.isascii() and result_id.isdigit()) or result_id[0] == "0":
+    if not isinstance(result_id, str) or result_id.startswith("0"):  # one id has one text
         return None
-    if len(result_id) > len(str(LARGEST_ID)) or int(result_id) > LARGEST_ID:
-        return None
-    return int(result_id)
+    return parse_id(result_id)

@@ -277,6 +277,7 @@ def test_a_job_that_is_gone_leads_to_the_list(alias: str, admin: Client) -> None
     for url in (f"{JOBS}1/change/", f"{JOBS}1/verb/retry/", f"{JOBS}99999999999999999999999/verb/retry/"):
         response = admin.get(url)
         assert (response.status_code, response.headers["Location"]) == (302, JOBS)
+    assert admin.get(f"{JOBS}99999999999999999999999/payload/").status_code == 404
 
 
 def test_jobs_of_one_time_are_all_listed(alias: str, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:

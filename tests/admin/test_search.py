@@ -37,6 +37,7 @@ def found(client: Client, query: str) -> list[int]:
         ("5", {"ids": (5,)}),
         ("id:5 7", {"ids": (5, 7)}),
         ("99999999999999999999", {"ids": ()}),
+        ("9" * 5000, {"ids": ()}),
         ("receipt", {"task_contains": "receipt"}),
         ("task:receipt", {"task_contains": "receipt"}),
         ("worker:web-1", {"worker_contains": "web-1"}),
