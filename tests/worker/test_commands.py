@@ -318,6 +318,6 @@ def test_the_hint_retries_only_what_was_listed(alias: str, capsys: Capture) -> N
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "many"])
-def test_a_limit_is_a_whole_number_of_at_least_one(limit: str) -> None:
-    with pytest.raises(CommandError, match="is not a whole number of at least 1"):
+def test_a_limit_is_a_whole_number_above_zero(limit: str) -> None:
+    with pytest.raises(CommandError, match="is not a whole number above 0"):
         gnlqueue("dead", "--limit", limit)

@@ -115,7 +115,7 @@ def test_database_file_that_cannot_be_opened(alias: str, runworker: Run, directo
     [
         (["--queues", "default,Bill ing"], 2, "'Bill ing' is not a queue name"),
         (["--queues", ","], 2, "'' is not a queue name"),
-        (["--concurrency", "0"], 2, "'0' is not a number above 0"),
+        (["--concurrency", "0"], 2, "'0' is not a whole number above 0"),
         (["--lease", "soon"], 2, "'soon' is not a number above 0"),
         (["--database", "elsewhere"], 2, "DATABASES has no alias 'elsewhere'; it has default"),
         (["--no-heartbeat", "--processes", "2"], 2, "with --no-heartbeat, there is one process"),

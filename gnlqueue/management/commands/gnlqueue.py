@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from textwrap import indent
 from typing import Any
 
@@ -18,26 +18,22 @@ from django.db import DatabaseError, connections
 from django.db.models import QuerySet
 
 from gnlqueue import queue
-from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.connection import require_tables
 from gnlqueue.dialects import read_clock
-from gnlqueue.durable.entries import is_whole
-from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
-from gnlqueue.management.commands.runworker import add_worker_arguments, database_alias, run_worker, without_reload
-from gnlqueue.models import (
-    Job,
-    JobAttempt,
-    JobQuerySet,
-    JobStatus,
-    QueueState,
-    RunJournalEntry,
-    StepNote,
-    WorkerProcess,
+from gnlqueue.management import decisions
+from gnlqueue.management.commands.runworker import (
+    add_worker_arguments,
+    database_alias,
+    positive,
+    run_worker,
+    without_reload,
 )
+from gnlqueue.management.output import arguments_of, say_if_more
+from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState, WorkerProcess
 from gnlqueue.queue.reading import dead_letters
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.redaction import MASK, masked_text, redacted
+from gnlqueue.redaction import redacted
 from gnlqueue.registry import registered
 
 EXIT_SOME_FAILED = 1
@@ -49,39 +45,50 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
-        add_worker_arguments(commands.add_parser("worker", help="run jobs; the same as manage.py runworker"))
-        stats = self._subcommand(commands, "stats", "count the jobs")
+        worker = commands.add_parser("worker", help="run jobs; the same as manage.py runworker")
+        worker.set_defaults(run=self._worker)
+        add_worker_arguments(worker)
+        stats = self._subcommand(commands, "stats", self._stats, "count the jobs")
         stats.add_argument("--queue", help="only those of this queue")
         stats.add_argument("--json", action="store_true", help="as one JSON object")
-        dead = self._subcommand(commands, "dead", "list dead-lettered jobs, newest first")
+        dead = self._subcommand(commands, "dead", self._dead, "list dead-lettered jobs, newest first")
         dead.add_argument("--queue", help="only those of this queue")
         dead.add_argument("--task", metavar="NAME", help="only those of this task")
-        dead.add_argument("--limit", type=_positive, default=20, help="how many (default: 20)")
+        dead.add_argument("--limit", type=positive(int), default=20, help="how many (default: 20)")
         dead.add_argument("--json", action="store_true", help="as JSON, one object per line")
         dead.add_argument(
             "--traceback-of", type=int, metavar="ID", help="show the traceback of this job's last attempt"
         )
-        retry = self._subcommand(commands, "retry", "make dead or cancelled jobs ready again")
+        retry = self._subcommand(commands, "retry", self._retry, "make dead or cancelled jobs ready again")
         retry.add_argument("ids", type=int, nargs="*", metavar="ID")
         retry.add_argument("--all-dead", action="store_true", help="every dead job")
         retry.add_argument("--queue", help="with --all-dead: only those of this queue")
         retry.add_argument("--task", metavar="NAME", help="with --all-dead: only those of this task")
-        cancel = self._subcommand(commands, "cancel", "cancel jobs")
+        cancel = self._subcommand(commands, "cancel", self._cancel, "cancel jobs")
         cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
-        pause = self._subcommand(commands, "pause", "let workers claim nothing more from a queue")
+        pause = self._subcommand(commands, "pause", self._pause, "let workers claim nothing more from a queue")
         pause.add_argument("queue", metavar="QUEUE")
-        resume = self._subcommand(commands, "resume", "let workers claim from a paused queue again")
+        resume = self._subcommand(commands, "resume", self._resume, "let workers claim from a paused queue again")
         resume.add_argument("queue", metavar="QUEUE")
-        prune = self._subcommand(commands, "prune", "delete jobs that finished long ago, each with its journal")
+        prune = self._subcommand(
+            commands, "prune", self._prune, "delete jobs that finished long ago, each with its journal"
+        )
         prune.add_argument(
             "--days", type=_days, required=True, help="those that finished more than so many days ago (0: all)"
         )
         prune.add_argument("--queue", help="only those of this queue")
         prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
 
-        blocked = self._subcommand(commands, "blocked", "list the decisions that wait for a human, oldest first")
-        blocked.add_argument("--limit", type=_positive, default=20, help="how many (default: 20)")
-        resolving = self._subcommand(commands, "resolve", "decide about a step in doubt, or about a mismatch")
+        blocked = self._subcommand(
+            commands,
+            "blocked",
+            partial(decisions.show_blocked, self),
+            "list the decisions that wait for a human, oldest first",
+        )
+        blocked.add_argument("--limit", type=positive(int), default=20, help="how many (default: 20)")
+        resolving = self._subcommand(
+            commands, "resolve", partial(decisions.decide, self), "decide about a step in doubt, or about a mismatch"
+        )
         resolving.add_argument("entry", type=int, metavar="ENTRY", help="the number that `gnlqueue blocked` shows")
         answer = resolving.add_mutually_exclusive_group(required=True)
         answer.add_argument("--happened", metavar="JSON", help="in doubt: it happened, with this result")
@@ -96,15 +103,15 @@ class Command(BaseCommand):
         resolving.add_argument("--reason", required=True, help="why; kept with the decision")
         resolving.add_argument("--by", help="who decides (default: the user of this shell)")
 
-    def _subcommand(self, commands: Any, name: str, help: str) -> ArgumentParser:
+    def _subcommand(self, commands: Any, name: str, run: Callable[[dict[str, Any]], Any], help: str) -> ArgumentParser:
         parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
+        parser.set_defaults(run=run)
         parser.add_argument("--database", type=database_alias, metavar="ALIAS", help="alias of the queue's database")
         return parser
 
     def handle(self, *args: Any, **options: Any) -> None:
-        name = options["subcommand"]
         try:
-            status = getattr(self, f"_{name}")(options)
+            status = options["run"](options)
             self.stdout.flush()
         except BrokenPipeError:  # nobody reads any more, as with `| head`; Python would complain when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -159,7 +166,7 @@ class Command(BaseCommand):
                 self.stdout.write(json.dumps(self._as_json(job)))
             else:
                 self.stdout.write(
-                    f"{self.style.ERROR(f'job {job.pk}')}  {job.task_name}({self._arguments(job)})  queue "
+                    f"{self.style.ERROR(f'job {job.pk}')}  {job.task_name}({arguments_of(job)})  queue "
                     f"{job.queue_name}, {_counted(job.attempts, 'attempt')}, {job.finished_at:%Y-%m-%d %H:%M:%S} UTC\n"
                     f"{indent(job.last_error or '', '    ')}"
                 )
@@ -168,14 +175,10 @@ class Command(BaseCommand):
             again = f"Run again: manage.py gnlqueue retry ID, or retry --all-dead{which}."
             hint = f"{again} See why: manage.py gnlqueue dead --traceback-of ID."
             self.stdout.write(hint if jobs else self.style.SUCCESS(_no_dead_jobs(options)))
-            self._say_if_more(jobs, options["limit"])
+            say_if_more(self, jobs, options["limit"])
 
     def _dead_letters(self, options: dict[str, Any]) -> JobQuerySet:
         return dead_letters(options["queue"], options["task"], using=options["database"])
-
-    def _say_if_more(self, found: Sequence[object], limit: int) -> None:
-        if len(found) > limit:
-            self.stdout.write(self.style.WARNING("There are more: --limit N shows N of them."))
 
     def _traceback(self, job: Job) -> None:
         attempt = job.failed_attempts.order_by("-id").first()
@@ -229,64 +232,6 @@ class Command(BaseCommand):
         count = queue.prune(options["days"], statuses=statuses, queue_name=options["queue"], using=options["database"])
         self.stdout.write(f"pruned {_counted(count, 'job')}")
 
-    def _blocked(self, options: dict[str, Any]) -> None:
-        found = in_doubt(using=options["database"], limit=options["limit"] + 1)
-        entries = found[: options["limit"]]
-        ids = {entry.job_id for entry in entries} - {None}
-        jobs = Job.objects.using(alias_of(options["database"])).in_bulk(ids)
-        for entry in entries:
-            calls = f", calls {entry.function}" if entry.function else ""
-            self.stdout.write(
-                f"{self.style.WARNING(f'entry {entry.pk}')}  {entry.key}  of {entry.run_id}, {entry.kind}{calls}"
-            )
-            job = jobs.get(entry.job_id)
-            if job is not None:
-                self.stdout.write(f"    {job.task_name}({self._arguments(job)}), {job.get_status_display().lower()}")
-                if job.status == JobStatus.DEAD and was_failed(entry, job):
-                    self.stdout.write(f"    it asks again once it is retried: manage.py gnlqueue retry {job.pk}")
-            self.stdout.write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
-            self._explain(entry)
-        if entries:
-            self.stdout.write(
-                "Decide: manage.py gnlqueue resolve ENTRY --reason TEXT, with --happened JSON or --not-happened (in "
-                "doubt), --go-on or --use-recorded (a mismatch), or --fail-job"
-            )
-        else:
-            self.stdout.write(self.style.SUCCESS("Nothing waits for a decision."))
-        self._say_if_more(found, options["limit"])
-
-    def _explain(self, entry: RunJournalEntry) -> None:
-        error = entry.error or {}
-        if error.get("message"):
-            self.stdout.write(f"    it raised {error['classes'][0]}: {error['message']}")
-        if error.get("how_to_check"):
-            self.stdout.write(f"    how to check: {error['how_to_check']}")
-        for note in entry.notes.order_by("id"):
-            # Of a mismatch it is what the code asked for, which its text says better.
-            has_value = note.value is not None and note.kind != StepNote.Kind.MISMATCH
-            value = f" [{_cut(_value_of(note))}]" if has_value else ""
-            self.stdout.write(
-                f"    {note.get_kind_display().lower()}, {note.at:%Y-%m-%d %H:%M:%S} UTC, {note.by}"
-                f"{_claim_of(entry, note)}: {note.why}{value}"
-            )
-
-    def _resolve(self, options: dict[str, Any]) -> None:
-        answer: Resolution
-        if options["happened"] is not None:
-            try:
-                answer = Happened(json.loads(options["happened"]))
-            except ValueError as error:
-                raise CommandError(f"--happened takes the step's result as JSON (null for none): {error}") from None
-        elif options["not_happened"]:
-            answer = NotHappened()
-        elif options["fail_job"]:
-            answer = FailJob()
-        else:
-            answer = GoOn() if options["go_on"] else UseRecorded()
-        by = options["by"] or _user_of_this_shell()
-        entry = resolve(options["entry"], answer, by=by, reason=options["reason"], using=options["database"])
-        self.stdout.write(f"entry {entry.pk}  {entry.key} of {entry.run_id}: {entry.get_status_display().lower()}")
-
     def _each(self, ids: list[int], verb: Any, done: str, options: dict[str, Any]) -> int:
         refused = 0
         for id in ids:
@@ -313,10 +258,6 @@ class Command(BaseCommand):
             "last_error": job.last_error,
         }
 
-    def _arguments(self, job: Job) -> str:
-        args, kwargs = redacted(job)
-        return _cut(", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]))
-
 
 def _why(error: DatabaseError, alias: str | None) -> str:
     """Return what to tell about an error of the database: that it is not migrated, where that is plain."""
@@ -328,12 +269,6 @@ def _why(error: DatabaseError, alias: str | None) -> str:
         pass  # it is away, and says so itself
     text = str(error).strip()
     return f"The database did not answer as expected. Is it running, and migrated (manage.py migrate)? It said: {text}"
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1.")
-    return int(text)
 
 
 def _days(text: str) -> timedelta:
@@ -355,30 +290,3 @@ def _no_dead_jobs(options: dict[str, Any]) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:200]}… ({len(text):,} characters)"
-
-
-def _value_of(note: StepNote) -> str:
-    """Return what a note keeps, an answer or what was brought back, masked."""
-    if note.kind == StepNote.Kind.RESOLUTION:
-        return kept_answer(note)
-    return masked_text(note.value or "", is_whole=is_whole(note), indent=None) or MASK
-
-
-def _claim_of(entry: RunJournalEntry, note: StepNote) -> str:
-    """Return the attempt and the worker that a note comes from, where that is known."""
-    if note.lease_token is None or entry.job_id is None:
-        return ""
-    attempts = JobAttempt.objects.using(entry._state.db)
-    attempt = attempts.filter(job_id=entry.job_id, lease_token=note.lease_token).first()
-    return "" if attempt is None else f" (attempt {attempt.number} on {attempt.worker_id})"
-
-
-def _user_of_this_shell() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError) as error:  # a container whose user has no name
-        raise CommandError("Say who decides, with --by NAME: the user of this shell has no name.") from error

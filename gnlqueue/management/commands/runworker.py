@@ -58,7 +58,7 @@ def positive(kind: type[int] | type[float]) -> Any:
         except ValueError:
             number = kind(0)
         if not 0 < number < 1e9:
-            raise ArgumentTypeError(f"{text!r} is not a number above 0.")
+            raise ArgumentTypeError(f"{text!r} is not a {'whole ' if kind is int else ''}number above 0.")
         return number
 
     return parse
