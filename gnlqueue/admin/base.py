@@ -12,12 +12,12 @@ from django.forms import Media
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import OperatorAction
 from gnlqueue.queue.transactions import alias_of
+from gnlqueue.templatetags.gnlqueue_admin import number
 
 M = TypeVar("M", bound=Model)
 
@@ -177,19 +177,19 @@ class CappedCount(NamedTuple):
 
     def plus(self, other: CappedCount) -> CappedCount:
         """Return how many both are together, and about how many, where that is known of both."""
-        number = self.number + other.number
+        both = self.number + other.number
         if not (self.more or other.more):
-            return CappedCount(number)
+            return CappedCount(both)
         known = [each.estimate if each.more else each.number for each in (self, other)]
-        return self.of(number, number, lambda: None if None in known else sum(filter(None, known)), more=True)
+        return self.of(both, both, lambda: None if None in known else sum(filter(None, known)), more=True)
 
     def __str__(self) -> str:
-        return _in_words(self.number) + ("+" if self.more else "")
+        return number(self.number) + ("+" if self.more else "")
 
     @property
     def about(self) -> str:
         """About how many there are, in words; "" where they were counted, or nobody knows."""
-        return "" if self.estimate is None else _("about %(number)s") % {"number": _in_words(self.estimate)}
+        return "" if self.estimate is None else _("about %(number)s") % {"number": number(self.estimate)}
 
     @property
     def said(self) -> str:
@@ -198,10 +198,6 @@ class CappedCount(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.number > 0
-
-
-def _in_words(number: int) -> str:
-    return number_format(number, use_l10n=True, force_grouping=True)
 
 
 def _two_digits(number: int) -> int:

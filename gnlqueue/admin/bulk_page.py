@@ -130,22 +130,20 @@ def confirm(
         "nonce": secrets.token_hex(16),
         "newest": OperatorAction.objects.using(alias).order_by("-id").values_list("id", flat=True).first() or 0,
     }
-    return _page(
-        admin, request, verb, _form_of(verb)(), signing.dumps(payload, salt=SALT, compress=True), frozen, preview, back,
-        asked=asked,
-    )  # fmt: skip
+    token = signing.dumps(payload, salt=SALT, compress=True)
+    return _page(admin, request, verb, frozen, preview, form=_form_of(verb)(), token=token, back=back, asked=asked)
 
 
 def _page(
     admin: QueuePage[Job],
     request: HttpRequest,
     verb: Verb,
-    form: ReasonForm,
-    token: str,
     frozen: Criteria,
     preview: Preview,
-    back: str,
     *,
+    form: ReasonForm,
+    token: str,
+    back: str,
     asked: int | None = None,
 ) -> HttpResponse:
     fallback, in_background = _list(request), _is_for_background(frozen)
@@ -199,8 +197,8 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     _require(request, frozen)
     form = _form_of(verb)(request.POST)
     if not form.is_valid():
-        preview = preview_of(frozen, alias)
-        return _page(admin, request, verb, form, request.POST["token"], frozen, preview, back_to(request))
+        token, preview = request.POST["token"], preview_of(frozen, alias)
+        return _page(admin, request, verb, frozen, preview, form=form, token=token, back=back_to(request))
     action = retried(alias, lambda: start(request, verb, frozen, form, alias, kept["nonce"], kept["newest"]))
     if action.runner_id is None:
         action = bulk.run(action.pk, using=alias)

@@ -59,7 +59,6 @@ class Bars(NamedTuple):
 
     chart: Chart
     bars: list[Bar]
-    slot_width: float
 
 
 class Line(NamedTuple):
@@ -105,7 +104,7 @@ def finished_per_minute(slots: Sequence[Slot], window: Window) -> Bars:
         Tick(BOTTOM - value * scale, number_format(value, 0 if value == int(value) else 1, force_grouping=True))
         for value in (0.0, top / 2, top)
     ]
-    return Bars(_chart(ticks, slots, window), bars, round(width, 2))
+    return Bars(_chart(ticks, slots, window), bars)
 
 
 def over_time(

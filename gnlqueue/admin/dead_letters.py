@@ -101,7 +101,6 @@ class Groups:
     is_capped: bool
     more: int  #: groups left out
     first: datetime | None
-    last: datetime | None
 
 
 def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) -> tuple[list[Group], int]:
@@ -135,8 +134,8 @@ def groups_of_dead(alias: str) -> Groups:
     newest = dead.order_by("-finished_at", "-id").annotate(latest_error=LATEST_ERROR)
     rows = list(newest.values_list("id", "task_name", "finished_at", "latest_error")[: CAP + 1])
     found, more = group(rows[:CAP])
-    first, last = (rows[:CAP][-1][2], rows[0][2]) if rows else (None, None)
-    return Groups(found, min(len(rows), CAP), len(rows) > CAP, more, first, last)
+    first = rows[:CAP][-1][2] if rows else None
+    return Groups(found, min(len(rows), CAP), len(rows) > CAP, more, first)
 
 
 @admin.register(DeadJob)

@@ -16,6 +16,7 @@ from gnlqueue.admin.base import QueuePage, may, may_open, person, record, requir
 from gnlqueue.admin.decisions import Case, Decision, case_of
 from gnlqueue.admin.errors import HIDDEN, why_of
 from gnlqueue.admin.job_page import MEDIA, arguments_of
+from gnlqueue.admin.payload import as_file
 from gnlqueue.admin.timeline import answer_in_words
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.entries import is_whole
@@ -159,12 +160,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         entry = RunJournalEntry.objects.using(alias_of(None)).filter(pk=entry_id).first()
         if entry is None or entry.result is None:
             raise Http404(_("There is no such result."))
-        text = json.dumps(masked(json.loads(entry.result)), ensure_ascii=False, indent=2)
-        headers = {
-            "Content-Disposition": f'attachment; filename="step-{entry_id}-result.json"',
-            "X-Content-Type-Options": "nosniff",
-        }
-        return HttpResponse(text, content_type="application/json", headers=headers)
+        return as_file(masked(json.loads(entry.result)), f"step-{entry_id}-result.json")
 
 
 def _recorded(entry: RunJournalEntry) -> str:

@@ -187,7 +187,7 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> Queues:
     return Queues(queues, cut)
 
 
-def tell_about_how_many(queues: Queues, ready: CappedCount) -> None:
+def estimate_uncounted(queues: Queues, ready: CappedCount) -> None:
     """Say about how many are ready in the one queue that was not counted to its end: all of them less the others'.
 
     The database's statistics of one status are right; PostgreSQL's of one status in one queue may be far off.

@@ -45,9 +45,7 @@ class ChoiceFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, _StrOrPromise]]:
         choices = self.known()
-        # As SimpleListFilter keeps it while it is being made.
-        asked = self.used_parameters.get(self.parameter_name or "")
-        asked = asked[-1] if isinstance(asked, list) else asked
+        asked = self.value()
         if asked and asked not in [value for value, _label in choices]:
             choices.append((asked, asked))
         return choices

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,7 +29,7 @@ class First(NamedTuple):
 
     def answer(self, value: Any, alias: str) -> Any:
         is_time = isinstance(self.rows.model._meta.get_field(self.field), DateTimeField)
-        return value if value is None or not is_time else _time(value, alias)
+        return dialects.of(alias).time(value) if is_time and value is not None else value
 
 
 class Count(NamedTuple):
@@ -96,7 +95,3 @@ def _ask(alias: str, batch: list[tuple[K, Question]]) -> Iterator[tuple[K, Any]]
 def _compiled(rows: QuerySet[Any], alias: str) -> tuple[str, list[Any]]:
     sql, params = rows.query.get_compiler(using=alias).as_sql()
     return sql, list(params)
-
-
-def _time(value: Any, alias: str) -> datetime:
-    return dialects.of(alias).time(value)

@@ -51,7 +51,6 @@ class VerbFilter(admin.SimpleListFilter):
 class ActionChangeList(KeysetChangeList):
     """The log, newest first; what is searched for is asked of each row."""
 
-    criteria = None
     notes: tuple[str, ...] = ()
     count = None
     standstills: dict[str, Alert]  #: why jobs that carry out actions are not begun, by queue

@@ -36,7 +36,7 @@ class OverviewAdmin(QueuePage[Overview]):
         counts = facts.count_statuses(alias)
         workers = facts.read_workers(alias, now)
         queues = facts.read_queues(alias, now, workers)
-        facts.tell_about_how_many(queues, counts[JobStatus.READY])
+        facts.estimate_uncounted(queues, counts[JobStatus.READY])
         shown = figures.read(alias, window, now)
         whole = shown.whole
         return self.show(

@@ -1,8 +1,9 @@
-"""A job's arguments and result as a file, for whoever may see them."""
+"""Values as files, for whoever may see them: all that a job carries, or another value of the queue's."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 
@@ -28,12 +29,11 @@ def download(request: HttpRequest, job_id: int) -> HttpResponse:
         "result": masked(job.result),
         "last_error": job.last_error,
     }
-    return HttpResponse(
-        json.dumps(content, ensure_ascii=False, indent=2),
-        content_type="application/json",
-        headers={
-            "Content-Disposition": f'attachment; filename="job-{job.pk}.json"',
-            "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-store",
-        },
-    )
+    return as_file(content, f"job-{job.pk}.json")
+
+
+def as_file(content: Any, name: str) -> HttpResponse:
+    """Return a value as a JSON file, which browsers download and never show."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    return HttpResponse(text, content_type="application/json", headers=headers)

@@ -55,7 +55,7 @@ def parse(text: str, alias: str, *, may_see_payload: bool) -> Found:
             criteria["key"] = value
         elif name in ("id", "") and value.isascii() and value.isdigit():
             number = parse_id(value)
-            criteria["ids"] = (*criteria.get("ids", ()), *(() if number is None else (number,)))
+            criteria["ids"] = criteria.get("ids", ()) + (() if number is None else (number,))
         elif "task_contains" in criteria:
             notes.append(_("“%(word)s” is left out: a task's name is one word.") % {"word": value})
         else:

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from gnlqueue.admin.base import url
+from gnlqueue.admin.base import may, url
 from gnlqueue.models import WAITING, Job, JobStatus
 from gnlqueue.queue.operating import CANCELLABLE, RETRYABLE
 from gnlqueue.templatetags.gnlqueue_admin import visible
@@ -29,7 +29,7 @@ class Verb:
 
     name: str
     label: Text
-    permission: str  #: full name, as `user.has_perm` takes it
+    permission: str  #: as `may` takes it
     applies_to: frozenset[JobStatus]
     asks: bool  #: whether its page has something to ask; otherwise a button may POST at once
     bulk_label: Text | None  #: how it is offered for many jobs; `None`: only for one at a time
@@ -37,7 +37,7 @@ class Verb:
 
     def is_allowed(self, request: HttpRequest) -> bool:
         """Whether the person who asks may do this to jobs."""
-        return request.user.has_perm(self.permission)
+        return may(request, self.permission)
 
 
 VERBS: dict[str, Verb] = {
@@ -46,7 +46,7 @@ VERBS: dict[str, Verb] = {
         Verb(
             "retry",
             _("Retry"),
-            "gnlqueue.retry_job",
+            "retry_job",
             frozenset(RETRYABLE),
             asks=False,
             bulk_label=_("Retry dead and cancelled jobs"),
@@ -55,7 +55,7 @@ VERBS: dict[str, Verb] = {
         Verb(
             "run_now",
             _("Run now"),
-            "gnlqueue.run_job_now",
+            "run_job_now",
             frozenset({JobStatus.SCHEDULED}),
             asks=False,
             bulk_label=_("Run scheduled jobs now"),
@@ -64,7 +64,7 @@ VERBS: dict[str, Verb] = {
         Verb(
             "reschedule",
             pgettext_lazy("verb", "Reschedule"),
-            "gnlqueue.reschedule_job",
+            "reschedule_job",
             frozenset(WAITING),
             asks=True,
             bulk_label=_("Reschedule waiting jobs"),
@@ -73,7 +73,7 @@ VERBS: dict[str, Verb] = {
         Verb(
             "cancel",
             pgettext_lazy("verb", "Cancel job"),
-            "gnlqueue.cancel_job",
+            "cancel_job",
             frozenset({*CANCELLABLE, JobStatus.IN_PROGRESS}),
             asks=True,
             bulk_label=_("Cancel jobs"),
@@ -82,7 +82,7 @@ VERBS: dict[str, Verb] = {
         Verb(
             "enqueue_again",
             _("Edit and enqueue again"),
-            "gnlqueue.enqueue_job_again",
+            "enqueue_job_again",
             frozenset(JobStatus),
             asks=True,
             bulk_label=None,

@@ -47,7 +47,6 @@ class Row:
     span: Span
     x: str
     width: str
-    middle: str
     replays: Sequence[str]
 
 
@@ -92,7 +91,7 @@ def draw(spans: Sequence[Span], attempts: Iterable[tuple[int, datetime]], now: d
         start = min(start, 100 - width)
         later = [at for token, at in began if token > span.entry.lease_token and span.entry.status == EntryStatus.DONE]
         replays = [_percent(axis.place(at)) for at in later if at >= span.start]
-        rows.append(Row(span, _percent(start), _percent(width), _percent(start + width / 2), replays))
+        rows.append(Row(span, _percent(start), _percent(width), replays))
     return Waterfall(rows, axis.cuts(), axis.times[0], axis.times[-1])
 
 

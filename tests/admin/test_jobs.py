@@ -255,6 +255,7 @@ def test_a_job_s_payload_is_a_file_for_who_may_see_it(alias: str, log_in: LogIn,
     assert log_in("view_job", name="bob").get(url).status_code == 404
     response = log_in("view_job", "view_job_payload").get(url)
     assert response.headers["Content-Disposition"] == f'attachment; filename="job-{job.pk}.json"'
+    assert "no-store" in response.headers["Cache-Control"]
     content = json.loads(response.content)
     assert content["args"] == [{"card": "***", "id": 1}]
     assert content["kwargs"] == {"card": "***"}
