@@ -118,7 +118,7 @@ def assert_enqueued(call: Call, *, count: int = 1, database: str | None = None) 
     options = {name: value for name, value in call.task.overrides.items() if name in COMPARED}
     wanted = _call(call.task.name, call.args, call.kwargs) + (f" with {_listed(options)}" if options else "")
     raise AssertionError(
-        f"{wanted} should wait {_times(count)}, but waits {_times(found)}. {_overview(jobs, call.task)}"
+        f"Expected {wanted} to be waiting {_times(count)}, but found it {_times(found)}. {_overview(jobs, call.task)}"
     )
 
 
@@ -139,12 +139,12 @@ def _name(task: Task[..., Any] | DjangoTask | str) -> str:
 
 def _overview(jobs: Sequence[Job], task: Task[..., Any]) -> str:
     if not jobs:
-        return "Nothing waits; what has run already does not count."
+        return "Nothing is waiting; jobs that have already run do not count."
     jobs = sorted(jobs, key=lambda job: job.task_name != task.name)  # its own first: one of them is nearly right
     lines = [f"  {_call(job.task_name, job.args, job.kwargs)}  {_details(job)}" for job in jobs[:SHOWN]]
     if len(jobs) > SHOWN:
         lines.append(f"  … and {len(jobs) - SHOWN} more")
-    return "\n".join(["What waits:", *lines])
+    return "\n".join(["These are waiting:", *lines])
 
 
 def _details(job: Job) -> str:
@@ -165,4 +165,4 @@ def _listed(values: dict[str, Any]) -> str:
 
 
 def _times(count: int) -> str:
-    return {0: "not at all", 1: "once"}.get(count, f"{count} times")
+    return "once" if count == 1 else f"{count} times"

@@ -157,7 +157,8 @@ def test_the_message_tells_what_waits(alias: str) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_enqueued(tasks.give.using(queue_name="slow").bind("a"))
     assert str(caught.value) == (
-        "tests.app.tasks.give('a') with queue_name='slow' should wait once, but waits not at all. What waits:\n"
+        "Expected tests.app.tasks.give('a') with queue_name='slow' to be waiting once, but found it 0 times. "
+        "These are waiting:\n"
         "  tests.app.tasks.give(value='b')  queue_name='default', priority=5, idempotency_key='k'\n"
         "  tests.app.tasks.nothing()  queue_name='default', priority=0, max_attempts=2"
     )
@@ -170,13 +171,13 @@ def test_the_message_is_of_bounded_length(alias: str) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_enqueued(tasks.give.bind(3), count=0)
     first, *lines, last = str(caught.value).splitlines()
-    assert first == "tests.app.tasks.give(3) should wait not at all, but waits once. What waits:"
+    assert first == "Expected tests.app.tasks.give(3) to be waiting 0 times, but found it once. These are waiting:"
     assert (len(lines), last) == (20, "  … and 5 more")
 
 
 @on_sqlite
 def test_nothing_waits(alias: str) -> None:
-    with pytest.raises(AssertionError, match=r"should wait 2 times, but waits not at all\. Nothing waits"):
+    with pytest.raises(AssertionError, match=r"to be waiting 2 times, but found it 0 times\. Nothing is waiting"):
         assert_enqueued(tasks.give.bind(1), count=2)
 
 

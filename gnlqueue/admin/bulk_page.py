@@ -206,7 +206,7 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
     if action.finished_at is not None:
         _tell_done(request, action)
     else:
-        told: str = _("the operator log shows how far it is")
+        told: str = _("the operator log shows how far it has got")
         if may(request, "view_operatoraction"):
             told = format_html('<a href="{}">{}</a>', url(request, "gnlqueue_operatoraction_changelist"), told)
         messages.info(request, format_html(_("Job {} does this in the background: {}."), action.runner_id, told))
@@ -233,7 +233,7 @@ def start(
         before = OperatorAction.objects.using(alias).filter(pk__gt=newest, where__nonce=nonce).first()
         turn.delete(using=alias)
         if before is not None:
-            messages.info(request, _("That page had been sent already: nothing is done twice."))
+            messages.info(request, _("That page was already submitted; nothing was done twice."))
             return before
         why = form.cleaned_data["why"]
         action = record(request, verb.name, _target(frozen.ids), job_id=job_id, where=where, why=why, done=0)

@@ -68,7 +68,7 @@ class Group:
         latest = max(place for place, count in enumerate(self.per_bar) if count == most)
         text = ngettext(
             "%(n)s job died %(last)s.",
-            "%(n)s jobs died, the first %(first)s, the last %(last)s; most at a time %(when)s: %(most)s in %(bar)s.",
+            "%(n)s jobs died, the first %(first)s, the last %(last)s; the peak was %(when)s: %(most)s in %(bar)s.",
             self.count,
         )
         return text % {
@@ -180,4 +180,4 @@ class DeadLetters(JobList):
         return HttpResponseRedirect(url(request, "gnlqueue_job_change", object_id))
 
     def get_rangefilter_finished_at_title(self, request: HttpRequest, field_path: str) -> str:
-        return _t("when it died")
+        return _t("time of death")

@@ -35,7 +35,7 @@ MOST_NOTES = 50
 CHOICES = {
     "happened": (
         gettext_lazy("It happened"),
-        gettext_lazy("The step counts as done with the result that you give, and never runs again. The job goes on."),
+        gettext_lazy("The step counts as done with the result you give, and never runs again. The job goes on."),
     ),
     "not_happened": (
         gettext_lazy("It did not happen"),
@@ -44,30 +44,28 @@ CHOICES = {
     "go_on": (
         gettext_lazy("Go on"),
         gettext_lazy(
-            "You have put the code right, or deployed the version that fits. The job runs, and is compared anew."
+            "You have put the code right, or deployed the version that fits. The job runs, and is compared again."
         ),
     ),
     "use_recorded": (
         gettext_lazy("Use the recorded result"),
-        gettext_lazy(
-            "It is the same step under another name or with other arguments: its record is used, it does not run."
-        ),
+        gettext_lazy("It is the same step under another name or with other arguments: its recorded result is used."),
     ),
     "fail_job": (
         gettext_lazy("Fail the job"),
-        gettext_lazy("The job is dead, and does nothing more. What is in doubt stays so: retried, the job asks again."),
+        gettext_lazy("The job is dead, and does nothing more. If it is retried, it asks again."),
     ),
 }
 
 #: What comes of going on where the code no longer asks for the step.
 GO_ON_WITHOUT = gettext_lazy(
-    "Goes on without this step's result; if the code does it under another name, that happens again."
+    "Goes on without this step's result; if the code does it under another name, it happens again."
 )
 
 #: Where the code asks for a step that looks like this one under another name.
 ANOTHER_STEP = (
     gettext_lazy("It is another step"),
-    gettext_lazy("What the code asks for now is not what was recorded, and has not happened: it runs."),
+    gettext_lazy("What the code asks for now is not what was recorded, and has not happened yet: it runs."),
 )
 
 
@@ -156,20 +154,21 @@ class Case:
     def whereabouts(self) -> tuple[bool, str]:
         """Say whether the first call may still be under way, and in words why."""
         if self.raised() or any(note.lease_token == self.token for note in self.evidence):
-            came_back = _("The function of the step came back, so it does not run any more.")
-            may_arrive = _("What it had sent, or a thread that it had started, may still reach the other side.")
+            came_back = _("The step's function has ended, so it is no longer running.")
+            may_arrive = _("What it sent, or a thread that it started, may still reach the other side.")
             return False, f"{came_back} {may_arrive}"
         if self.worker is None and self.worker_id:
             return False, _(
-                "%(worker)s is not on the list of workers any more: its process has ended, or was not heard of for a "
-                "day. What it had sent may still reach the other side."
+                "%(worker)s is no longer on the list of workers: its process has ended, or was not heard from for a "
+                "day. What it sent may still reach the other side."
             ) % {"worker": self.worker_id}
         if self.worker is None:
             return True, _("Nobody knows on which worker it ran: it may still be running.")
         if self.worker.is_live(self.now):
             return True, _("%(worker)s is alive: the call may still be running there.") % {"worker": self.worker_id}
         return True, _(
-            "%(worker)s has not been heard of lately. If it was only stopped or cut off, the call may still be running."
+            "%(worker)s has not been heard from lately. If it was only paused or cut off, the call may still be "
+            "running."
         ) % {"worker": self.worker_id}
 
 
@@ -236,7 +235,7 @@ class Decision(forms.Form):
         if self.data.get("choice") != "happened":
             return None
         if not text:
-            raise ValidationError(_("Give what the step would have returned, as JSON: null where that is nothing."))
+            raise ValidationError(_("Enter what the step would have returned, as JSON: null if nothing."))
         try:
             return json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
@@ -257,4 +256,4 @@ class Decision(forms.Form):
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

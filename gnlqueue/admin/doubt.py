@@ -191,11 +191,11 @@ def _news(case: Case, seen: str) -> str:
         told, left = _faster(case.resolutions[-1]), _what_is_left(case)
         return f"{told.rstrip('. ')}. {left}" if left else told
     if not case.waits:
-        return _("It does not wait for a decision any more.")
+        return _("It is no longer waiting for a decision.")
     if case.job is None or case.is_blocked:
         return _("Something has happened since you opened this page. Look at it again, then decide.")
     return _(
-        "Something has happened since you opened this page. The job does not wait for a decision now, but you may "
+        "Something has happened since you opened this page. The job is not waiting for a decision now, but you may "
         "still say what became of the step."
     )
 
@@ -215,4 +215,4 @@ def _what_is_left(case: Case) -> str:
         return ""
     if case.job is None or case.is_blocked:
         return _("That leaves the question open: look at it again, then decide.")
-    return _("That leaves the question open. The job does not wait for the answer now; when it runs again, it asks.")
+    return _("That leaves the question open. The job is not waiting for the answer now; when it runs again, it asks.")

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from gnlqueue.models import StepNote
 
 #: Stands where the text would.
-HIDDEN = _("Its text is for those who may see arguments and results.")
+HIDDEN = _("Its text is shown to those who may see arguments and results.")
 
 #: How `last_error` begins where an exception ended the attempt.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$|\n)")

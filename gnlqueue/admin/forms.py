@@ -69,7 +69,7 @@ class SpreadForm(ReasonForm):
         initial=0,
         min_value=0,
         max_value=LONGEST_SPREAD,
-        help_text=gettext_lazy("Minutes; each job starts at a random moment of them. 0: all at once."),
+        help_text=gettext_lazy("Minutes over which the jobs start, at random. 0: all at once."),
     )
     field_order: tuple[str, ...] = ("minutes", "why")
 

@@ -42,13 +42,13 @@ def standstill(queue_name: str, alias: str) -> Alert | None:
     """Return why no job is claimed from a queue now, so that all in it wait; `None` where jobs are claimed."""
     paused = QueueState.objects.using(alias).filter(pk=queue_name, paused_at__isnull=False).exists()
     if paused:
-        text = _("The queue %(queue)s is paused: what is done in the background waits until a person resumes it.")
+        text = _("The queue %(queue)s is paused: background actions wait until somebody resumes it.")
         return Alert("paused", text % {"queue": queue_name}, "", page="queuestate_changelist", link=_("Queues"))
     now = read_clock(alias)
     workers = read_workers(alias, now)
     if workers.serving(queue_name) or workers.cut or queue_name in _served_by_others(workers, now):
         return None
-    text = _("No live worker serves the queue %(queue)s: what is done in the background waits until one does.")
+    text = _("No live worker serves the queue %(queue)s: background actions wait until one does.")
     command = RUN_WORKER if not workers.live else f"{RUN_WORKER} --queues {queue_name}"
     return Alert("unserved", text % {"queue": queue_name}, _("Start one:"), command)
 
@@ -90,14 +90,16 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
     if stuck and not workers.live:
         waiting = reduce(CappedCount.plus, (queue.waiting for queue in stuck))
         text = ngettext(
-            "%(count)s job waits and no worker runs.", "%(count)s jobs wait and no worker runs.", waiting.number
+            "%(count)s job is waiting and no worker is running.",
+            "%(count)s jobs are waiting and no worker is running.",
+            waiting.number,
         )
         return [Alert("unserved", text % {"count": waiting.said}, _("Start one:"), RUN_WORKER)]
     alerts = []
     for queue in stuck[:MOST_NAMED]:
         text = ngettext(
-            "No live worker serves the queue %(queue)s, where %(count)s job waits%(since)s.",
-            "No live worker serves the queue %(queue)s, where %(count)s jobs wait%(since)s.",
+            "No live worker serves the queue %(queue)s, where %(count)s job is waiting%(since)s.",
+            "No live worker serves the queue %(queue)s, where %(count)s jobs are waiting%(since)s.",
             queue.waiting.number,
         )
         since = _(" (%(length)s)") % {"length": rough((now - queue.oldest).total_seconds())} if queue.oldest else ""
@@ -119,7 +121,7 @@ def _unknown_tasks(queues: Sequence[Queue]) -> list[Alert]:
             "blocked",
             _("The workers of the queue %(queue)s do not know the task %(task)s.")
             % {"queue": queue.name, "task": queue.unknown_task},
-            _("Its jobs come back every few minutes, uncounted, and are dead in the end. Is the deploy complete?"),
+            _("Its jobs come back every few minutes, uncounted, and end up dead. Is the deploy complete?"),
         )
         for queue in unknown[:MOST_NAMED]
     ]

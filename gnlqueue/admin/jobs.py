@@ -64,13 +64,13 @@ class JobList(JobColumns):
             raise PermissionDenied
 
     def get_rangefilter_enqueued_at_title(self, request: HttpRequest, field_path: str) -> str:
-        return _("time of enqueueing")
+        return _("enqueue time")
 
     def get_rangefilter_run_at_title(self, request: HttpRequest, field_path: str) -> str:
         return _("due time")
 
     def get_rangefilter_finished_at_title(self, request: HttpRequest, field_path: str) -> str:
-        return _("time of finishing")
+        return _("finish time")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return VERBS["retry"].is_allowed(request)

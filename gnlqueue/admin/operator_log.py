@@ -97,7 +97,7 @@ class OperatorLog(QueuePage[OperatorAction]):
     list_per_page = 50
     ordering = ("-id",)
     search_fields = ("by",)
-    search_help_text = _("Who, what it was done to, a job's number, or a word of the reason.")
+    search_help_text = _("Who, what it was done to, a job's number, or a word from the reason.")
     show_facets = admin.ShowFacets.NEVER
 
     @property
@@ -140,7 +140,7 @@ class OperatorLog(QueuePage[OperatorAction]):
             left_alone = format_html('<span class="gql-small">{}</span>', text % {"n": number(action.skipped)})
         return format_html('{}{}<span class="gql-small">{}</span>', _done(action), left_alone, _state(action))
 
-    @admin.display(description=_("why, and by which filter"))
+    @admin.display(description=_("why, and with which filter"))
     def reason(self, action: OperatorAction) -> str | SafeString:
         reason = breakable(action.why)
         words = getattr(action, "words", ())
@@ -177,7 +177,7 @@ def _state(action: OperatorAction) -> str | SafeString:
         return _t("finished")
     why = action.standstill  # type: ignore[attr-defined]
     if why is not None:
-        text = _t("waits: its queue is paused") if why.icon == "paused" else _t("waits for a worker")
+        text = _t("waiting: its queue is paused") if why.icon == "paused" else _t("waiting for a worker")
         return format_html("{} ({})", text, link)
     return format_html("{} ({})", _t("under way"), link)
 

@@ -79,8 +79,8 @@ class QueueAdmin(QueuePage[QueueState]):
 
         retried(alias, write)
         if verb == "pause":
-            said = _("The queue %(queue)s is paused: nothing more is claimed from it, and what runs goes on.")
+            said = _("The queue %(queue)s is paused: nothing more is claimed from it, and running jobs go on.")
         else:
-            said = _("The queue %(queue)s goes on.")
+            said = _("The queue %(queue)s is resumed.")
         messages.success(request, said % {"queue": name})
         return HttpResponseRedirect(url(request, "gnlqueue_queuestate_changelist"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HELP = gettext_lazy(
-    "A job's number, part of a task's name, or task:… error:… worker:… key:… arg.NAME:VALUE; several must all hold."
+    "A job's number, part of a task's name, or task:… error:… worker:… key:… arg.NAME:VALUE; all must match."
 )
 
 _WORD = re.compile(r'(?:(?P<name>task|error|worker|key|id|arg\.[^\s:]+):)?(?P<value>"[^"]*"|\S+)')
@@ -57,7 +57,7 @@ def parse(text: str, alias: str, *, may_see_payload: bool) -> Found:
             number = parse_id(value)
             criteria["ids"] = criteria.get("ids", ()) + (() if number is None else (number,))
         elif "task_contains" in criteria:
-            notes.append(_("“%(word)s” is left out: a task's name is one word.") % {"word": value})
+            notes.append(_("“%(word)s” was left out: a task's name is one word.") % {"word": value})
         else:
             criteria["task_contains"] = value
     return Found(criteria, notes)
@@ -82,11 +82,11 @@ def _refusal(name: str, may_see_payload: bool) -> str:
         return _("Searching by arguments needs the permission to see arguments and results; it was left out.")
     if '"' in name or _is_number(name):  # SQLite finds no such key; Django takes a number for a place in a list
         text = _(
-            "“%(name)s” is left out: one cannot search by an argument whose name has a quote in it or is a number."
+            "“%(name)s” was left out: you cannot search by an argument whose name has a quote in it or is a number."
         )
         return text % {"name": name}
     if hides(name):
-        return _("The values of “%(name)s” are hidden, so one cannot search by them.") % {"name": name}
+        return _("The values of “%(name)s” are hidden, so you cannot search by them.") % {"name": name}
     return ""
 
 

@@ -118,7 +118,7 @@ def _done(request: HttpRequest, verb: Verb, job: Job, changed: Job) -> str:
         link = format_html('<a href="{}">{}</a>', address, _("job %(id)s") % {"id": changed.pk})
         return format_html(_("Enqueued again as {}; job {} stays as it is."), link, job.pk)
     if verb.name == "cancel" and changed.status != JobStatus.CANCELLED:
-        return _("Job %(id)s is asked to stop: it ends at its next step.") % {"id": job.pk}
+        return _("Job %(id)s has been asked to stop: it ends at its next step.") % {"id": job.pk}
     told = {
         "retry": _("Job %(id)s is ready again."),
         "run_now": _("Job %(id)s is due now."),

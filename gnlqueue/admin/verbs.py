@@ -50,7 +50,9 @@ VERBS: dict[str, Verb] = {
             frozenset(RETRYABLE),
             asks=False,
             bulk_label=_("Retry dead and cancelled jobs"),
-            explanation=_("Ready again at once, with all attempts. Steps that are recorded as done do not run again."),
+            explanation=_(
+                "Ready again at once, with all attempts again. Steps that are recorded as done do not run again."
+            ),
         ),
         Verb(
             "run_now",
@@ -77,7 +79,7 @@ VERBS: dict[str, Verb] = {
             frozenset({*CANCELLABLE, JobStatus.IN_PROGRESS}),
             asks=True,
             bulk_label=_("Cancel jobs"),
-            explanation=_("Does not run any more. A job that runs now is asked to stop at its next step."),
+            explanation=_("Will not run any more. A job that is running is asked to stop at its next step."),
         ),
         Verb(
             "enqueue_again",

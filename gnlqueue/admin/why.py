@@ -50,13 +50,13 @@ def reasons(facts: Facts) -> list[Reason]:
 def _scheduled(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     if job.run_at <= facts.now:
-        yield Reason(_("It is due, and a worker makes it ready at its next look."), at=job.run_at)
+        yield Reason(_("It is due, and a worker makes it ready at its next poll."), at=job.run_at)
     elif job.unknown_since is not None:
         yield from _unknown(facts)
     elif facts.sleeping is not None:
-        text = _("Its run sleeps (%(step)s), and goes on later.") % {"step": facts.sleeping.key}
+        text = _("Its run is asleep (%(step)s), and goes on later.") % {"step": facts.sleeping.key}
         yield Reason(
-            text, _("It holds no worker meanwhile. “Run now” only makes it look at the clock sooner."), at=job.run_at
+            text, _("It holds no worker meanwhile. “Run now” only makes it check the clock sooner."), at=job.run_at
         )
     elif job.attempts and job.last_error:
         text = _("Its last attempt failed, and it waits before the next one.")
@@ -73,9 +73,12 @@ def _ready(facts: Facts) -> Iterator[Reason]:
     yield from stuck
     if job.crashes >= SUSPECT_CRASHES:
         yield Reason(
-            _("It crashed its worker %(n)s times in a row, so it is claimed alone and runs beside nothing else.")
+            _(
+                "It crashed its worker %(n)s times in a row, so it is claimed alone and runs with nothing else in its "
+                "process."
+            )
             % {"n": number(job.crashes)},
-            _("It waits until a worker has nothing else to do. The attempts below say how they ended."),
+            _("It waits until a worker has nothing else to do. The attempts below show how they ended."),
         )
     if facts.before is None:
         yield Reason(
@@ -89,7 +92,7 @@ def _ready(facts: Facts) -> Iterator[Reason]:
         text = text % {"n": number(facts.before)} + (f", {urgent}." if facts.more_urgent else ".")
         yield Reason(text, _("With more workers or slots its turn comes sooner."))
     elif not stuck and job.crashes < SUSPECT_CRASHES:
-        yield Reason(_("It is the next of its queue: a worker with a free slot takes it at its next look."))
+        yield Reason(_("It is next in its queue: a worker with a free slot takes it at its next poll."))
 
 
 def _in_progress(facts: Facts) -> Iterator[Reason]:
@@ -98,13 +101,13 @@ def _in_progress(facts: Facts) -> Iterator[Reason]:
     if expires is not None and expires < facts.now:
         yield Reason(
             _("Its lease has run out: %(worker)s died or lost contact.") % {"worker": job.worker_id},
-            _("The next worker that looks takes it back, and its run goes on from the journal."),
+            _("The next worker that polls takes it back, and its run goes on from the journal."),
             at=expires,
         )
         yield from _queue(facts)
     elif holder is not None and not holder.is_live(facts.now):
         yield Reason(
-            _("%(worker)s has it, but has not been heard of lately.") % {"worker": job.worker_id},
+            _("%(worker)s has it, but has not been heard from lately.") % {"worker": job.worker_id},
             _("When its lease runs out, another worker takes it back."),
             at=expires,
         )
@@ -131,7 +134,7 @@ def _blocked(facts: Facts) -> Iterator[Reason]:
         if entry.status == EntryStatus.IN_DOUBT:
             yield Reason(
                 _("Nobody knows whether its step “%(step)s” happened.") % {"step": entry.key},
-                _("Find out, and say so: until then it waits, and no attempt counts."),
+                _("Find out, and say so: until then it waits, and uses up no attempts."),
                 f"python manage.py gnlqueue resolve {entry.pk} --happened JSON --reason …",
                 _decision_url(facts, entry),
                 _("Decide"),
@@ -158,13 +161,17 @@ def _dead(facts: Facts) -> Iterator[Reason]:
     yield Reason(text, advice, f"python manage.py gnlqueue retry {job.pk}", at=job.finished_at)
     for entry in facts.entries:
         if entry.status == EntryStatus.IN_DOUBT:
-            text = _("Nobody knows whether its step “%(step)s” happened: retried, it asks again.") % {"step": entry.key}
+            text = _("Nobody knows whether its step “%(step)s” happened: if it is retried, it asks again.") % {
+                "step": entry.key
+            }
             yield Reason(text, url=_decision_url(facts, entry), link=_("Decide"))
 
 
 def _cancelled(facts: Facts) -> Iterator[Reason]:
     command = f"python manage.py gnlqueue retry {facts.job.pk}"
-    yield Reason(_("It was cancelled."), _("Retried, it goes on from its journal."), command, at=facts.job.finished_at)
+    yield Reason(
+        _("It was cancelled."), _("If it is retried, it goes on from its journal."), command, at=facts.job.finished_at
+    )
 
 
 def _cancelled_soon(facts: Facts) -> Iterator[Reason]:
@@ -188,7 +195,7 @@ def _queue(facts: Facts) -> Iterator[Reason]:
     elif not facts.serving:
         yield Reason(
             _("No running worker serves its queue %(queue)s.") % {"queue": name},
-            _("Start one that does, or let one of those that run serve it too:"),
+            _("Start one that does, or let a running one serve it too:"),
             f"python manage.py runworker --queues {name}",
             _page(facts, "workerprocess_changelist"),
             _("Workers"),
@@ -201,13 +208,14 @@ def _unknown(facts: Facts) -> Iterator[Reason]:
         dead_at = job.unknown_since + timedelta(seconds=settings().UNKNOWN_TASK_GRACE_SECONDS)
         yield Reason(
             _("No worker that saw it knows its task %(task)s.") % {"task": job.task_name},
-            _("Deploy workers that do, before %(time)s UTC: then it is dead.") % {"time": f"{dead_at:%Y-%m-%d %H:%M}"},
+            _("Deploy workers that do before %(time)s UTC; after that it is dead.")
+            % {"time": f"{dead_at:%Y-%m-%d %H:%M}"},
             at=job.unknown_since,
         )
     elif find_task(job.task_name) is None:
         yield Reason(
-            _("This process knows no task %(task)s.") % {"task": job.task_name},
-            _("Workers of another project may; if none does, it comes back again and again, and is dead in the end."),
+            _("This process does not know the task %(task)s.") % {"task": job.task_name},
+            _("Workers of another project may; if none does, it comes back again and again, and ends up dead."),
         )
 
 

@@ -112,7 +112,7 @@ def test_all_that_match_are_those_that_were_there(alias: str, admin: Client, mon
     action = action_of(alias)
     assert action.runner_id is not None
     assert f"Job {action.runner_id} does this in the background" in messages(response)
-    assert "waits for a worker" in text_of(admin.get("/admin/gnlqueue/operatoraction/").content.decode())
+    assert "waiting for a worker" in text_of(admin.get("/admin/gnlqueue/operatoraction/").content.decode())
     assert count(JobStatus.DEAD) == 7
 
     Job.objects.using(alias).filter(status=JobStatus.READY).exclude(pk=action.runner_id).update(queue_name="rest")
@@ -491,7 +491,7 @@ def test_a_page_that_is_sent_again_does_nothing_twice(
     asked = ask(admin, task_name="demo")
     first, second = confirm(admin, asked), confirm(admin, asked)
     assert messages(first) in messages(second)
-    assert "sent already" in messages(second)
+    assert "already submitted" in messages(second)
     assert action_of(alias).done == (2 if number == 2 else 0)
     assert Job.objects.using(alias).filter(task_name=run_operator_action.name).count() == (number == 4)
     assert RunLock.objects.using(alias).count() == 0
@@ -581,7 +581,7 @@ def test_all_that_match_may_lie_beyond_what_was_looked_at(
     listed = admin.get(f"{JOBS}?task_name=rare&status=dead")
     assert "All jobs that match" in listed.content.decode()
     asked = ask(admin, task_name="rare", statuses=["dead"])
-    assert "None among the jobs that were looked at" in text_of(asked.content.decode())
+    assert "None were found among the jobs that were looked at" in text_of(asked.content.decode())
     confirm(admin, asked)
     assert bulk.run(action_of(alias).pk, using=alias).done == 1
     assert queue.get(wanted).status == JobStatus.READY

@@ -181,7 +181,7 @@ def test_the_page_says_that_no_worker_would_do_it(alias: str, admin: Client) -> 
     confirm(admin, asked)
     page = look(admin, LOG)
     assert stuck in page
-    assert "waits for a worker" in page
+    assert "waiting for a worker" in page
 
     worker = serve(alias, ["other"])
     for response in (ask(admin, statuses=["dead"]), admin.get(LOG)):
@@ -195,8 +195,8 @@ def test_the_page_says_that_no_worker_would_do_it(alias: str, admin: Client) -> 
     for response in (ask(admin, statuses=["dead"]), admin.get(LOG)):
         assert "The queue default is paused" in text_of(response.content.decode())
     page = look(admin, LOG)
-    assert "waits: its queue is paused" in page
-    assert "waits for a worker" not in page
+    assert "waiting: its queue is paused" in page
+    assert "waiting for a worker" not in page
 
 
 def serve(alias: str, queues: list[str]) -> WorkerProcess:

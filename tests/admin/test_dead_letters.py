@@ -76,7 +76,7 @@ def test_a_trend_is_told_in_words(alias: str, admin: Client, monkeypatch: pytest
         died_of(TimeoutError("late"), "charge", minute)
     died_of("no use", "charge", 1440)
     assert [each.trend for each in groups(admin).groups] == [
-        "4 jobs died, the first 1 d ago, the last 6 h ago; most at a time 19 h ago: 2 in 1 h.",
+        "4 jobs died, the first 1 d ago, the last 6 h ago; the peak was 19 h ago: 2 in 1 h.",
         "1 job died 6 h ago.",
     ]
     assert 'role="img" aria-label="1 job died 6 h ago."' in admin.get(DEAD).content.decode()

@@ -92,7 +92,7 @@ def test_mismatches_are_listed(admin: Client, misfit: RunJournalEntry) -> None:
 
 def test_a_doubt_for_which_nobody_waits_says_so(admin: Client, doubtful: RunJournalEntry) -> None:
     decide(admin, doubtful, "fail_job")
-    assert "dead nobody waits; retried, it asks again" in look(admin, IN_DOUBT)
+    assert "dead it is not waiting; if retried, it asks again" in look(admin, IN_DOUBT)
 
 
 def test_a_run_outside_of_a_job_is_listed(alias: str, admin: Client) -> None:
@@ -101,7 +101,7 @@ def test_a_run_outside_of_a_job_is_listed(alias: str, admin: Client) -> None:
 
     with pytest.raises(gnlqueue.RunBlocked), gnlqueue.durable_run("import:1") as run:
         run.step("fetch", raise_something)
-    assert "the run import:1, outside of a job" in look(admin, IN_DOUBT)
+    assert "the run import:1, outside a job" in look(admin, IN_DOUBT)
     row = entries().get()
     assert "Fail the job" not in look(admin, decision_url(row))
     assert decide(admin, row, "happened", result="5").status_code == 302
@@ -162,10 +162,10 @@ def test_the_number_of_queries_of_the_list_does_not_grow(play: Play, admin: Clie
 def test_the_page_says_what_is_known(admin: Client, doubtful: RunJournalEntry) -> None:
     said = look(admin, decision_url(doubtful))
     assert f"How to check {HOW}" in said
-    assert "w1 is not on the list of workers any more" in said  # it began the step, and not the one that asked
+    assert "w1 is no longer on the list of workers" in said  # it began the step, and not the one that asked
     assert "Worker w1 Lease token 1" in said
     assert "4711" in said
-    assert "“It is not there” is not yet “it did not happen”." in said
+    assert "“It is not there” does not mean “it did not happen”." in said
 
 
 @on_sqlite
@@ -185,11 +185,11 @@ def test_the_idempotency_key_is_the_one_that_the_step_gets(play: Play, admin: Cl
 def test_the_worker_that_began_it_may_still_run(admin: Client, doubtful: RunJournalEntry, alias: str) -> None:
     identity.register("w1", ["default"], 1, alias)
     url = decision_url(doubtful)
-    assert "Yes, it may. w1 is alive" in look(admin, url)
+    assert "Yes, it could. w1 is alive" in look(admin, url)
     WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
-    assert "Yes, it may. w1 has not been heard of lately." in look(admin, url)
+    assert "Yes, it could. w1 has not been heard from lately." in look(admin, url)
     identity.forget("w1", alias)
-    assert "w1 is not on the list of workers any more" in look(admin, url)
+    assert "w1 is no longer on the list of workers" in look(admin, url)
 
 
 def test_a_step_that_raised_does_not_run_any_more(play: Play, admin: Client, log_in: LogIn) -> None:
@@ -199,10 +199,10 @@ def test_a_step_that_raised_does_not_run_any_more(play: Play, admin: Client, log
     job = play(lambda context: context.step("charge card", time_out))
     attempt(job)
     said = look(admin, decision_url(entry(job)))
-    assert "The function of the step came back" in said
+    assert "The step's function has ended" in said
     assert "builtins.TimeoutError: 30 s" in said
     said = look(log_in("view_stepindoubt"), decision_url(entry(job)))
-    assert "builtins.TimeoutError Its text is for those who may see arguments and results." in said
+    assert "builtins.TimeoutError Its text is shown to those who may see arguments and results." in said
 
 
 def test_evidence_of_a_late_worker_is_shown(admin: Client, doubtful: RunJournalEntry, log_in: LogIn) -> None:
@@ -270,9 +270,9 @@ def test_the_job_is_failed(admin: Client, doubtful: RunJournalEntry) -> None:
         ({"choice": ""}, "Choose one of these."),
         ({"choice": "go_on"}, "Select a valid choice."),
         ({"reason": "  "}, "Say why"),
-        ({"choice": "happened", "result": ""}, "Give what the step would have returned"),
+        ({"choice": "happened", "result": ""}, "Enter what the step would have returned"),
         ({"choice": "happened", "result": "{"}, "This is not JSON"),
-        ({"choice": "happened", "result": "NaN"}, "NaN is no JSON"),
+        ({"choice": "happened", "result": "NaN"}, "NaN is not JSON"),
         ({"choice": "happened", "result": "[" * 40 + "]" * 40}, "nested more than"),
         ({"choice": "happened", "result": "[" * 100_000}, "This is not JSON"),
         ({"choice": "happened", "result": '"\\u0000"'}, "NUL"),
@@ -381,7 +381,7 @@ def test_a_page_of_another_version_does_not_tell_whether_somebody_was_faster(
 @on_sqlite
 def test_a_page_of_before_the_job_was_cancelled(admin: Client, doubtful: RunJournalEntry) -> None:
     """Also where that happens in the very instant."""
-    news = "The job does not wait for a decision now, but you may still say what became of the step."
+    news = "The job is not waiting for a decision now, but you may still say what became of the step."
     seen = admin.get(decision_url(doubtful)).context["case"].seen
     queue.cancel(job_of(doubtful))
     response = decide(admin, doubtful, "fail_job", seen=seen)
@@ -401,7 +401,7 @@ def test_who_fails_the_job_in_the_instant_in_which_it_is_cancelled(
     monkeypatch.setattr(doubt, "resolve", be_slower)
     response = decide(admin, doubtful, "fail_job")
     assert response.status_code == 409
-    assert "The job does not wait for a decision now" in response.content.decode()
+    assert "The job is not waiting for a decision now" in response.content.decode()
 
 
 @on_sqlite
@@ -435,7 +435,7 @@ def test_who_decides_on_an_old_page_is_shown_what_is_new(admin: Client, doubtful
 def test_a_step_that_was_decided_says_how(admin: Client, doubtful: RunJournalEntry) -> None:
     decide(admin, doubtful, "not_happened")
     said = look(admin, decision_url(doubtful))
-    assert "It does not wait for a decision." in said
+    assert "It is not waiting for a decision." in said
     assert "root: it did not happen" in said
 
 
@@ -465,7 +465,7 @@ def test_a_step_that_the_code_no_longer_asks_for(play: Play, admin: Client) -> N
     row = entry(job, "charge[5]")
     said = look(admin, decision_url(row))
     assert "The code no longer asks for this step" in said
-    assert "Goes on without this step's result; if the code does it under another name, that happens again." in said
+    assert "Goes on without this step's result; if the code does it under another name, it happens again." in said
     assert "Use the recorded result" not in said
     assert decide(admin, row, "use_recorded").status_code == 422
     assert decide(admin, row, "go_on").status_code == 302
@@ -519,7 +519,7 @@ def test_what_the_verb_refuses_is_said(admin: Client, misfit: RunJournalEntry, m
 def test_who_may_only_look_sees_no_form_and_gets_403(log_in: LogIn, doubtful: RunJournalEntry) -> None:
     client = log_in("view_stepindoubt")
     said = look(client, decision_url(doubtful))
-    assert "You may look, but not decide." in said
+    assert "You may see this, but not decide." in said
     assert 'type="radio"' not in client.get(decision_url(doubtful)).content.decode()
     assert decide(client, doubtful, "not_happened").status_code == 403
     assert entry(job_of(doubtful)).status == EntryStatus.IN_DOUBT

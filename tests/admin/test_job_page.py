@@ -68,7 +68,7 @@ def test_a_sleeping_run_says_so(play: Play, admin: Client, worker: str) -> None:
     job = play(lambda context: context.sleep("cool down", LATER))
     attempt(job)
     said = look(admin, job_url(job))
-    assert "Its run sleeps (cool down), and goes on later." in said
+    assert "Its run is asleep (cool down), and goes on later." in said
     assert "Went to sleep: cool down" in said
     assert "An attempt began that did not count" in said
 
@@ -76,7 +76,7 @@ def test_a_sleeping_run_says_so(play: Play, admin: Client, worker: str) -> None:
 def test_a_scheduled_job_that_is_due_says_what_makes_it_ready(admin: Client, worker: str) -> None:
     job = app_tasks.nothing.using(run_after=LATER).enqueue()
     jobs().filter(pk=job.pk).update(run_at=PAST)
-    assert "It is due, and a worker makes it ready at its next look." in look(admin, job_url(job))
+    assert "It is due, and a worker makes it ready at its next poll." in look(admin, job_url(job))
 
 
 def test_without_any_worker_there_is_the_command_to_start_one(admin: Client) -> None:
@@ -138,12 +138,12 @@ def test_numbers_are_written_as_the_reader_writes_them(
 
 def test_the_next_job_is_told_so(admin: Client, worker: str) -> None:
     said = look(admin, job_url(app_tasks.nothing.enqueue()))
-    assert "It is the next of its queue" in said
+    assert "It is next in its queue" in said
 
 
 def test_a_task_that_this_process_does_not_know_is_named(admin: Client, worker: str) -> None:
     job = queue.enqueue("shop.tasks.gone")
-    assert "This process knows no task shop.tasks.gone." in look(admin, job_url(job))
+    assert "This process does not know the task shop.tasks.gone." in look(admin, job_url(job))
 
 
 def test_a_task_that_no_worker_knew_says_until_when(admin: Client, worker: str) -> None:
@@ -165,7 +165,7 @@ def test_a_job_in_progress_says_where(admin: Client, worker: str) -> None:
     claim(job, worker)
     said = look(admin, job_url(job))
     assert "What is it doing? It runs on vm-1." in said
-    assert "Attempt 1 began on vm-1 and still runs" in said
+    assert "Attempt 1 began on vm-1 and is still running" in said
 
 
 def test_an_expired_lease_is_told(admin: Client) -> None:
@@ -181,7 +181,7 @@ def test_a_silent_holder_is_told(admin: Client, worker: str, alias: str) -> None
     job = app_tasks.nothing.enqueue()
     claim(job, worker)
     WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)
-    assert "vm-1 has it, but has not been heard of lately." in look(admin, job_url(job))
+    assert "vm-1 has it, but has not been heard from lately." in look(admin, job_url(job))
 
 
 def test_a_request_to_cancel_is_told(admin: Client, worker: str) -> None:
@@ -408,7 +408,7 @@ def test_why_there_is_evidence_needs_it_too(play: Play, log_in: LogIn) -> None:
     for url in pages:
         said = look(ann, url)
         assert "4242" not in said
-        assert "Its text is for those who may see arguments and results." in said
+        assert "Its text is shown to those who may see arguments and results." in said
     assert "4242" in look(bea, pages[0])
 
 
@@ -423,7 +423,7 @@ def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> N
     for url in pages:
         said = ann.get(url).content.decode()
         assert "4242" not in said, url
-        assert "Its text is for those who may see arguments and results." in said, url
+        assert "Its text is shown to those who may see arguments and results." in said, url
         assert "StepFailed" in said, url
     bea = log_in("view_job", "view_deadjob", "view_job_payload", name="bea")
     for url in pages:

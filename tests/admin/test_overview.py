@@ -55,16 +55,16 @@ def test_all_is_well_where_there_is_nothing(alias: str, admin: Client) -> None:
     said = text(admin)
     assert "Nothing: no job waits without a worker" in said
     assert "Nothing finished in this time." in said
-    assert "No worker is running, so that nothing is done. Start one: python manage.py runworker" in said
+    assert "No worker is running, so nothing is being done. Start one: python manage.py runworker" in said
     assert "No attempt failed in this time." in said
 
 
 def test_jobs_that_wait_and_no_worker_at_all(alias: str, admin: Client) -> None:
     for _ in range(3):
         queue.enqueue("shop.pay")
-    assert "3 jobs wait and no worker runs. Start one: python manage.py runworker" in text(admin)
+    assert "3 jobs are waiting and no worker is running. Start one: python manage.py runworker" in text(admin)
     start_worker(alias, silent=3600)
-    assert "3 jobs wait and no worker runs." in text(admin)
+    assert "3 jobs are waiting and no worker is running." in text(admin)
     start_worker(alias, "w2")
     assert "Nothing: no job waits without a worker" in text(admin)
 
@@ -74,7 +74,7 @@ def test_a_queue_that_no_live_worker_serves(alias: str, admin: Client) -> None:
     start_worker(alias, "w2", queues=["mails"], silent=3600)
     queue.enqueue("shop.mail", queue_name="mails", now=timezone.now() - timedelta(hours=3))
     said = text(admin)
-    assert "No live worker serves the queue mails, where 1 job waits (3 h)." in said
+    assert "No live worker serves the queue mails, where 1 job is waiting (3 h)." in said
     assert "python manage.py runworker --queues mails" in said
     queue.pause("mails")
     assert "No live worker serves" not in text(admin)
@@ -88,14 +88,14 @@ def test_about_how_many_wait_in_a_long_queue(alias: str, admin: Client, monkeypa
             queue.enqueue("shop.mail", queue_name=queue_name)
     with CaptureQueriesContext(connections[alias]) as captured:
         said = text(admin)
-    assert "4+ (about 1,700) jobs wait and no worker runs." in said
+    assert "4+ (about 1,700) jobs are waiting and no worker is running." in said
     assert "mails no worker 2+ about 1,700 " in said
     assert "bills no worker 2 just now" in said
     start_worker(alias, queues=["bills"])
-    assert "No live worker serves the queue mails, where 2+ (about 1,700) jobs wait" in text(admin)
+    assert "No live worker serves the queue mails, where 2+ (about 1,700) jobs are waiting" in text(admin)
     monkeypatch.setattr(dialects, "estimate", lambda rows: None)
     with CaptureQueriesContext(connections[alias]) as without:
-        assert "where 2+ jobs wait" in text(admin)
+        assert "where 2+ jobs are waiting" in text(admin)
     assert len(captured) <= len(without)
     queue.enqueue("shop.mail", queue_name="bills")
     monkeypatch.setattr(dialects, "estimate", lambda rows: 1_712)
@@ -115,7 +115,7 @@ def test_a_scheduled_job_that_is_due_waits_too(alias: str, admin: Client) -> Non
     start_worker(alias)
     long_ago = timezone.now() - timedelta(hours=1)
     queue.enqueue("shop.mail", queue_name="mails", run_after=timedelta(minutes=5), now=long_ago)
-    assert "where 1 job waits (55 min)." in text(admin)
+    assert "where 1 job is waiting (55 min)." in text(admin)
 
 
 def test_steps_in_doubt_and_mismatches(alias: str, admin: Client) -> None:

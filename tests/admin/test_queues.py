@@ -32,7 +32,7 @@ def test_a_queue_is_paused_and_resumed(alias: str, log_in: LogIn) -> None:
     assert "default paused" in text(ann, QUEUES)
 
     page = ann.post(QUEUES + "resume/", {"queue_name": "default"}, follow=True)
-    assert "The queue default goes on." in page.content.decode()
+    assert "The queue default is resumed." in page.content.decode()
     assert queue.claim(worker_id="w1") is not None
 
     log = OperatorAction.objects.using(alias).order_by("id")
@@ -141,7 +141,7 @@ def test_more_queues_than_are_shown(alias: str, admin: Client) -> None:
         assert len(captured) < 40
         assert "tenant00099" in said
         assert "tenant00100" not in said
-        assert "There are more than are shown." in said
+        assert "There are more than are shown here." in said
 
 
 @on_sqlite
@@ -151,5 +151,5 @@ def test_a_worker_that_serves_very_many_queues(alias: str, admin: Client) -> Non
     with CaptureQueriesContext(connections[alias]) as captured:
         said = text(admin, QUEUES)
     assert len(captured) < 60
-    assert "There are more than are shown." in said
+    assert "There are more than are shown here." in said
     assert "zebra paused" in said

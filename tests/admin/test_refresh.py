@@ -95,7 +95,7 @@ def test_it_waits_for_whoever_is_busy_and_then_goes_on(often: Page) -> None:
     for why, (begin, end) in BUSY.items():
         often.evaluate(begin)
         assert is_left_alone(often), why
-        expect(status).to_have_text("" if why == "the tab is hidden" else "waits for you")
+        expect(status).to_have_text("" if why == "the tab is hidden" else "waiting for you")
         often.evaluate(end)
         pass_a_round(often, after=1000)
         expect(status).to_be_empty()
@@ -121,7 +121,7 @@ def test_a_server_that_is_away_is_said_and_tried_again(often: Page) -> None:
     status = often.locator("[data-gq-refresh-status]")
     often.route("**/overview/**", lambda route: route.abort())
     often.clock.run_for(2000)
-    expect(status).to_have_text("not reached; trying again")
+    expect(status).to_have_text("server not reached; trying again")
     often.unroute("**/overview/**")
     pass_a_round(often)
     expect(status).to_be_empty()

@@ -203,7 +203,7 @@ def test_retry_says_that_nothing_is_dead(alias: str, capsys: Capture) -> None:
 def test_pause_and_resume(alias: str, capsys: Capture) -> None:
     job = tasks.nothing.enqueue()
     assert gnlqueue("pause", "default") == 0
-    undo = "paused default: what runs goes on. To undo this: manage.py gnlqueue resume default\n"
+    undo = "paused default: running jobs go on. To undo this: manage.py gnlqueue resume default\n"
     assert capsys.readouterr().out == undo
     drain()
     assert row(job).status == JobStatus.READY

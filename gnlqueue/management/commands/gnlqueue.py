@@ -74,7 +74,7 @@ class Command(BaseCommand):
             commands, "prune", self._prune, "delete jobs that finished long ago, each with its journal"
         )
         prune.add_argument(
-            "--days", type=_days, required=True, help="those that finished more than so many days ago (0: all)"
+            "--days", type=_days, required=True, help="those that finished more than this many days ago (0: all)"
         )
         prune.add_argument("--queue", help="only those of this queue")
         prune.add_argument("--dead", action="store_true", help="dead ones too, not only done and cancelled ones")
@@ -95,7 +95,7 @@ class Command(BaseCommand):
         answer.add_argument(
             "--not-happened",
             action="store_true",
-            help="in doubt: it did not happen; run it again, once. A new step that looks like this one: run that",
+            help="in doubt: it did not happen; run it again, once. Mismatch: the code asks for another step; run that",
         )
         answer.add_argument("--fail-job", action="store_true", help="dead-letter the job; the doubt stays")
         answer.add_argument("--go-on", action="store_true", help="mismatch: the code has been put right")
@@ -208,7 +208,7 @@ class Command(BaseCommand):
     def _pause(self, options: dict[str, Any]) -> None:
         name, alias = options["queue"], alias_of(options["database"])
         queue.pause(name, using=alias)
-        self.stdout.write(f"paused {name}: what runs goes on. To undo this: manage.py gnlqueue resume {name}")
+        self.stdout.write(f"paused {name}: running jobs go on. To undo this: manage.py gnlqueue resume {name}")
         named = any(task.options.queue_name == name for task in registered().values())
         if not named and not Job.objects.using(alias).filter(queue_name=name).exists():
             hint = f"No task of this project names the queue {name}, and no job is in it: is it misspelt?"
