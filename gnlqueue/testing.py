@@ -27,10 +27,10 @@ from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import Call, Task
 from gnlqueue.worker import Worker
 
-#: Beyond this `run_jobs` believes that jobs enqueue each other for ever.
+#: Beyond this many attempts `run_jobs` assumes that jobs enqueue each other for ever.
 MOST_RUNS = 10_000
 
-#: What `assert_enqueued` compares of what `.using()` said.
+#: The options of `.using()` that `assert_enqueued` compares.
 COMPARED = ("queue_name", "priority", "max_attempts", "idempotency_key")
 
 SHOWN = 20  # jobs in a message
@@ -140,7 +140,7 @@ def _name(task: Task[..., Any] | DjangoTask | str) -> str:
 def _overview(jobs: Sequence[Job], task: Task[..., Any]) -> str:
     if not jobs:
         return "Nothing is waiting; jobs that have already run do not count."
-    jobs = sorted(jobs, key=lambda job: job.task_name != task.name)  # its own first: one of them is nearly right
+    jobs = sorted(jobs, key=lambda job: job.task_name != task.name)  # its task's first: one is probably nearly right
     lines = [f"  {_call(job.task_name, job.args, job.kwargs)}  {_details(job)}" for job in jobs[:SHOWN]]
     if len(jobs) > SHOWN:
         lines.append(f"  … and {len(jobs) - SHOWN} more")

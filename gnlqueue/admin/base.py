@@ -1,4 +1,4 @@
-"""What every page of the queue's admin stands on: read-only, on the queue's database, quick on any number of rows."""
+"""What every page of the queue's admin builds on: read-only, on the queue's database, fast with any number of rows."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ else:
 #: What our pages load: nothing inline, nothing from elsewhere.
 MEDIA = Media(css={"all": ["gnlqueue/admin.css"]}, js=["gnlqueue/refresh.js"])
 
-#: Rows that a count, or a group of rows, is made of at the most: to look at ten million would read them all.
+#: At most so many rows are counted or grouped; otherwise ten million would all be read.
 CAP = 10_000
 
 
 class QueuePage(ModelAdmin[M]):
     """A page that shows rows of the queue and never saves one: a plain save would undo what a worker stores.
 
-    What may be done has a view of its own for each verb, which asks `require` for the verb's permission.
+    Each verb has a view of its own, which checks the verb's permission.
     """
 
     show_full_result_count = False
@@ -86,9 +86,9 @@ class QueuePage(ModelAdmin[M]):
         return super().history_view(request, object_id, extra_context)
 
     def require_view(self, request: HttpRequest, *, takes_post: bool = False) -> None:
-        """Raise `PermissionDenied` unless this person may see the page, or where they post to one that only shows.
+        """Raise `PermissionDenied` if this person may not see the page, or posts to a page that only shows something.
 
-        A page that `takes_post` has to ask for the permission to do what was posted.
+        A page that `takes_post` has to check that this person may do what was posted.
         """
         if not self.has_view_permission(request) or (request.method == "POST" and not takes_post):
             raise PermissionDenied
@@ -102,7 +102,7 @@ def url(request: HttpRequest, name: str, *args: Any) -> str:
 
 
 def person(request: HttpRequest) -> str:
-    """Return the name of the person who asks, as text: what is logged outlives the account."""
+    """Return the name of the person who made the request, as text: what is logged outlives the account."""
     return str(request.user.get_username())[:200]
 
 
@@ -114,7 +114,7 @@ def may(request: HttpRequest, permission: str) -> bool:
 def may_open(request: HttpRequest, page: str) -> bool:
     """Tell whether this person may open a page of ours, such as `job_change`: whoever may view its model may.
 
-    Steps in doubt are also there for whoever decides about them.
+    Whoever decides about steps in doubt may see them too.
     """
     model = page.partition("_")[0]
     decides = model == "stepindoubt" and may(request, "resolve_runjournalentry")
@@ -139,7 +139,7 @@ def record(
     skipped: int = 0,
     runner_id: int | None = None,
 ) -> OperatorAction:
-    """Write into the operator log what this person did; a bulk action that a job does is finished by that job."""
+    """Record in the operator log what this person did; a bulk action that a job does is finished by that job."""
     return OperatorAction.objects.using(alias_of(None)).create(
         at=clock(),
         by=person(request),
@@ -156,19 +156,19 @@ def record(
 
 
 class CappedCount(NamedTuple):
-    """A number of rows, or the fact that there are more than anybody would count, and about how many."""
+    """A number of rows; or that there are more than were counted, and about how many."""
 
     number: int
     more: bool = False
-    estimate: int | None = None  #: where there are more, and the database can tell without counting
+    estimate: int | None = None  #: if there are more, and the database can tell without counting
 
     @classmethod
     def of(
         cls, found: int, cap: int, estimate: Callable[[], int | None] = lambda: None, *, more: bool = False
     ) -> CappedCount:
-        """Return the count for a number of rows `found` by a look that stops after `cap` + 1, or had to stop (`more`).
+        """Return the count for a number of rows `found` by a read that stops after `cap` + 1, or had to stop (`more`).
 
-        Only where there are more than were counted, the database is asked by `estimate`.
+        `estimate` asks the database; it is called only if there are more than were counted.
         """
         if found <= cap and not more:
             return cls(found)
@@ -176,7 +176,7 @@ class CappedCount(NamedTuple):
         return cls(min(found, cap), True, roughly if roughly > cap else None)
 
     def plus(self, other: CappedCount) -> CappedCount:
-        """Return how many both are together, and about how many, where that is known of both."""
+        """Return the sum of both; about how many that is, if it is known of both."""
         both = self.number + other.number
         if not (self.more or other.more):
             return CappedCount(both)
@@ -188,7 +188,7 @@ class CappedCount(NamedTuple):
 
     @property
     def about(self) -> str:
-        """About how many there are, in words; "" where they were counted, or nobody knows."""
+        """About how many there are, in words; "" if they were counted, or nobody knows."""
         return "" if self.estimate is None else _("about %(number)s") % {"number": number(self.estimate)}
 
     @property

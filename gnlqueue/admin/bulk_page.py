@@ -1,8 +1,8 @@
-"""A verb for many jobs: a page that says what it will do to how many, then the deed, here or in the background.
+"""A verb for many jobs: a page that says what it will do to how many, then doing it, here or in the background.
 
-The page freezes what it showed. Where it has counted all of them it is their ids, so that each that changes until
-its turn is known to have changed; where there are more, or may be, a filter with a cut-off, so that jobs which come
-later are not meant. Both travel through the form, signed. More than `AT_ONCE` are changed by a background job.
+The page freezes what it showed. If it has counted all the jobs, it keeps their ids, so that one that changes before its
+turn is known to have changed. If there are more, or may be, it keeps a filter with a cut-off, which leaves out jobs
+that come later. Either goes through the form, signed. More than `AT_ONCE` jobs are changed by a background job.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from gnlqueue.admin.base import QueuePage
     from gnlqueue.admin.jobs import JobList
 
-VALID_FOR = 3600  # seconds between the page and the deed
+VALID_FOR = 3600  # seconds from showing the page to confirming it
 
 SALT = "gnlqueue.bulk"
 
 
 def actions(*statuses: JobStatus) -> Iterator[Callable[..., Any]]:
-    """Yield an action for the ticked jobs for each verb that takes many, and applies to one of the statuses."""
+    """Yield an action on the ticked jobs for each verb that takes many jobs and applies to one of the statuses."""
     for verb in VERBS.values():
         if verb.bulk_label is not None and verb.applies_to.intersection(statuses):
             yield _action(verb)
@@ -61,7 +61,7 @@ def actions(*statuses: JobStatus) -> Iterator[Callable[..., Any]]:
 def _action(verb: Verb) -> Callable[..., Any]:
     @admin.action(description=verb.bulk_label, permissions=[verb.name])
     def act(model_admin: JobList, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        if request.POST.get("select_across") == "1":  # of a theme that offers it: everything would be the whole table
+        if request.POST.get("select_across") == "1":  # a theme may offer it, for the whole table
             raise Http404
         ids = tuple(queryset.order_by("-pk").values_list("pk", flat=True)[: bulk.AT_ONCE])
         criteria = replace(Criteria(ids=ids), **model_admin.always())
@@ -72,7 +72,7 @@ def _action(verb: Verb) -> Callable[..., Any]:
 
 
 def view(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
-    """Confirm what the address asks for (GET), or do what was confirmed (POST)."""
+    """Ask to confirm what the URL asks for (GET), or do what was confirmed (POST)."""
     if request.method == "POST" and not in_bulk(request):
         raise PermissionDenied
     if request.method == "POST" and "token" in request.POST:
@@ -87,11 +87,11 @@ def view(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
 
 
 def _require(request: HttpRequest, criteria: Criteria) -> None:
-    """Raise `PermissionDenied` unless this person may see these jobs, and what of them is asked for."""
+    """Raise `PermissionDenied` unless this person may see these jobs, and the arguments that they are found by."""
     may_see_dead = criteria.statuses == (JobStatus.DEAD,) and may(request, "view_deadjob")
     if not (may_see_dead or may(request, "view_job")):
         raise PermissionDenied
-    # To search for values is a way to read them.
+    # Searching for values is a way to read them.
     hidden = any(hides(argument.name) for argument in criteria.arguments)
     if criteria.arguments and (hidden or not may(request, "view_job_payload")):
         raise PermissionDenied
@@ -126,7 +126,7 @@ def confirm(
         "verb": verb.name,
         "criteria": frozen.as_json(),
         "user": str(request.user.pk),
-        # These tell that a page has been sent before: a double click does nothing twice.
+        # By these two a page that was already submitted is recognised: a double click does nothing twice.
         "nonce": secrets.token_hex(16),
         "newest": OperatorAction.objects.using(alias).order_by("-id").values_list("id", flat=True).first() or 0,
     }
@@ -169,7 +169,7 @@ def _page(
 
 
 def _standstill() -> health.Alert | None:
-    """Return why the background job would not be begun, where that is so."""
+    """Return why the background job would not start; `None` if it would."""
     inline = settings().INLINE  # it runs in this process
     return None if inline else health.standstill(run_operator_action.options.queue_name, alias_of(None))
 
@@ -183,7 +183,7 @@ def _form_of(verb: Verb) -> type[ReasonForm]:
 
 
 def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
-    """Do what the signed form says that the page showed."""
+    """Do what the page showed, as the signed form has it."""
     back = _list(request)
     try:
         kept = signing.loads(request.POST["token"], salt=SALT, max_age=VALID_FOR)
@@ -216,9 +216,9 @@ def _do(admin: QueuePage[Job], request: HttpRequest) -> HttpResponse:
 def start(
     request: HttpRequest, verb: Verb, frozen: Criteria, form: ReasonForm, alias: str, nonce: str, newest: int
 ) -> OperatorAction:
-    """Write the action into the operator log, and with it the job that does it where it is about many.
+    """Record the action in the operator log and, if it is for many jobs, enqueue the job that does it.
 
-    A page that is sent again leads to the row that it wrote, looked for among those after the `newest` it knew.
+    A page that is submitted again gets the row that it wrote before, found among those after the `newest` it knew.
     """
     spread = form.spread() if isinstance(form, SpreadForm) else None
     where = bulk.freeze(frozen, run_after=form.options().get("run_after"), **({"spread": spread} if spread else {}))
@@ -226,8 +226,8 @@ def start(
     job_id = frozen.ids[0] if frozen.ids is not None and len(frozen.ids) == 1 else None
     key = f"{SALT}:{nonce}"
     with transaction.atomic(using=alias):
-        # Nobody sees this row. Of two that write it at once, one waits here until the other's transaction has ended,
-        # and then finds what that one wrote.
+        # Nobody sees this row. Of two requests that write it at once, one waits here until the other's transaction
+        # has ended, and then finds what that one wrote.
         turn = RunLock(run_id=key, run_id_hash=RunLock.key(key))
         turn.save(using=alias, force_insert=True)
         before = OperatorAction.objects.using(alias).filter(pk__gt=newest, where__nonce=nonce).first()

@@ -41,12 +41,12 @@ class KeysetChangeList(main.ChangeList):
     plan: Plan
 
     def get_plan(self, request: HttpRequest) -> Plan:
-        """Return by which index the page's rows are read."""
+        """Return the plan by which the page's rows are read."""
         raise NotImplementedError
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
         found = super().get_filters_params(params)
-        # `queue_name__exact` is what other changelists say.
+        # Other changelists write `queue_name__exact`.
         return {name.removesuffix("__exact"): value for name, value in found.items() if name not in (AFTER, BEFORE)}
 
     def get_query_string(self, new_params: Any = None, remove: Any = None) -> str:
@@ -77,7 +77,7 @@ class KeysetChangeList(main.ChangeList):
         self.result_list: Any = [rows[id] for id in self.page.ids if id in rows]
         self.result_count = len(self.result_list)
         self.full_result_count = self.result_count
-        self.show_full_result_count = True  # the search box says nothing of numbers then: the foot of the page does
+        self.show_full_result_count = True  # then the search box shows no numbers: the foot of the page does
         self.show_admin_actions = bool(self.result_list)
         self.can_show_all, self.multi_page = True, False
         self.paginator = Paginator(self.result_list, self.list_per_page)
@@ -88,7 +88,7 @@ class KeysetChangeList(main.ChangeList):
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
         return {} if self._sorted_by is None else {self._sorted_by: "desc" if self._is_descending() else "asc"}
 
-    # --- what the template asks --------------------------------------------------------------------------------------
+    # --- what the template asks for ----------------------------------------------------------------------------------
 
     @property
     def next_page(self) -> str:
@@ -110,7 +110,7 @@ class KeysetChangeList(main.ChangeList):
 
     @property
     def is_looking(self) -> bool:
-        """Whether something is asked of each row, so that the page has to say how far it looked."""
+        """Whether each row is checked for something, so that the page has to say how far it looked."""
         return self.plan.asked is not None
 
     @property
@@ -168,7 +168,7 @@ class JobChangeList(KeysetChangeList):
 
     @property
     def count(self) -> CappedCount | None:
-        """How many jobs match, where that can be counted by an index."""
+        """How many jobs match; `None` if no index can count them."""
         if self.is_looking:
             return None
         number, is_all = count_up_to(self.plan, CAP)

@@ -1,6 +1,6 @@
 """The geometry of the overview's charts. They are drawn as SVG by templates: no script, no style, only attributes.
 
-The plot is stretched to the page's width, so it has no text in it; the axis stands beside it and keeps its size.
+The plot is stretched to the page's width, so it contains no text; the axis stands beside it and keeps its size.
 Series differ by pattern as well as by colour.
 """
 
@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A chart of percentiles, on a logarithmic scale: from a millisecond to a day all can be read."""
+    """A chart of percentiles, on a logarithmic scale, on which a millisecond can be read as well as a day."""
 
     chart: Chart
     lines: list[Line]
@@ -86,7 +86,7 @@ def finished_per_minute(slots: Sequence[Slot], window: Window) -> Bars:
     bars = []
     for place, slot in enumerate(slots):
         succeeded = slot.succeeded / slot.minutes * scale
-        # A single failure among thousands is to be seen.
+        # A single failure among thousands must be visible.
         failed = max(slot.failed / slot.minutes * scale, 2.0) if slot.failed else 0.0
         succeeded = min(succeeded, BOTTOM - TOP - failed)
         bars.append(
@@ -138,7 +138,7 @@ def over_time(
             elif any(known[place + 1 : place + 2]):
                 path += f"M{x} {y(seconds)}"
             else:
-                marks += f"M{x} {y(seconds)}h.01"  # as short as that, it is as round as the line's end
+                marks += f"M{x} {y(seconds)}h.01"  # short enough to be as round as a line's end
         lines.append(Line(f"p{each}", path, marks, overall[each]))
     step = 2 if high - low > 4 else 1
     ticks = [Tick(y(seconds), duration(seconds)) for seconds in ROUND_TIMES[low : high + 1 : step]]

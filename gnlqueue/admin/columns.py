@@ -1,4 +1,4 @@
-"""What the lists of jobs show of each, and what a list does not read: arguments, results, whole error texts."""
+"""What the lists show of each job, and what they do not read: arguments, results, whole error texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnlqueue.templatetags.gnlqueue_admin import ago, beginning, breakable, cut,
 LONGEST_ERROR = 120  # characters of an error in the list
 LONGEST_NAME = 80
 
-#: What the lists of jobs, and the pages that ask, load besides.
+#: What the lists of jobs, and the pages that ask, load as well.
 LISTS = Media(css={"all": ["gnlqueue/jobs.css"]})
 
 

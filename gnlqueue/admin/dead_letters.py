@@ -49,7 +49,7 @@ class Group:
 
     @property
     def error_class(self) -> str:
-        """How the error is called in filters."""
+        """What the error is called in filters."""
         return self.error or NO_ERROR
 
     @property
@@ -63,7 +63,7 @@ class Group:
 
     @property
     def trend(self) -> str:
-        """The trend in words, for whoever does not see it."""
+        """The trend in words, for whoever cannot see it."""
         most = max(self.per_bar)
         latest = max(place for place, count in enumerate(self.per_bar) if count == most)
         text = ngettext(
@@ -94,7 +94,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups, largest first, and what they are of."""
+    """The groups, largest first, and which dead jobs they are made from."""
 
     groups: list[Group]
     of: int  #: dead jobs looked at
@@ -159,7 +159,7 @@ class DeadLetters(JobList):
         self.require_view(request, takes_post=True)
         groups = None if request.GET or request.method == "POST" else groups_of_dead(alias_of(None))
         if groups is not None and not may(request, "view_job_payload"):
-            for each in groups.groups:  # their classes are shown anyhow
+            for each in groups.groups:  # their classes are shown anyway
                 each.sample = str(HIDDEN) if each.sample else ""
         verbs = [(verb.name, GROUP_LABELS[verb.name]) for verb in in_bulk(request) if JobStatus.DEAD in verb.applies_to]
         context = {"groups": groups, "group_verbs": verbs}

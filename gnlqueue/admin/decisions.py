@@ -1,7 +1,7 @@
 """What a person must know to decide about a step, and the form in which they say it.
 
-A decision is about a step in doubt (did its effect happen?), or about a mismatch (the code asks for something else
-than the journal holds). The facts are read once; what they mean is said in words.
+A decision is about a step in doubt (did its effect happen?), or about a mismatch (the code asks for something
+other than the journal holds). The facts are read once; what they mean is put into words.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ CHOICES = {
     ),
 }
 
-#: What comes of going on where the code no longer asks for the step.
+#: What comes of going on if the code no longer asks for the step.
 GO_ON_WITHOUT = gettext_lazy(
     "Goes on without this step's result; if the code does it under another name, it happens again."
 )
 
-#: Where the code asks for a step that looks like this one under another name.
+#: If the code asks for a step that looks like this one under another name.
 ANOTHER_STEP = (
     gettext_lazy("It is another step"),
     gettext_lazy("What the code asks for now is not what was recorded, and has not happened yet: it runs."),
@@ -78,10 +78,10 @@ class Case:
     now: datetime
     notes: Sequence[StepNote]  #: earliest first
     token: int  #: of the claim that began the step; the claim that found it in doubt wrote its own into the entry
-    worker_id: str  #: the worker that had this claim; "" where that is not known
+    worker_id: str  #: the worker that had this claim; "" if that is not known
     worker: WorkerProcess | None
     mismatch: StepNote | None = None
-    got: dict[str, Any] = field(default_factory=dict)  #: empty where the code no longer asks for the step
+    got: dict[str, Any] = field(default_factory=dict)  #: empty if the code no longer asks for the step
 
     @property
     def waits(self) -> bool:
@@ -122,7 +122,7 @@ class Case:
 
     def was_decided_since(self, seen: str) -> bool:
         """Tell whether a decision was taken since the page was opened that showed this as `seen`."""
-        decisions = seen.partition("-")[0]  # of another version's page something else: that says nothing
+        decisions = seen.partition("-")[0]  # a page of another version has something else here, which says nothing
         return decisions.isascii() and decisions.isdecimal() and decisions != str(self.entry.decisions)
 
     @property
@@ -148,11 +148,11 @@ class Case:
         return str((self.entry.error or {}).get("how_to_check") or "")
 
     def raised(self, *, whole: bool = False) -> str:
-        """Return the error with which the step ended, in one line; `whole` or its class."""
+        """Return the error with which the step ended, in one line: all of it if `whole`, else its class."""
         return errors.of_step(self.entry.error, whole=whole)
 
     def whereabouts(self) -> tuple[bool, str]:
-        """Say whether the first call may still be under way, and in words why."""
+        """Say whether the first call may still be under way, and why, in words."""
         if self.raised() or any(note.lease_token == self.token for note in self.evidence):
             came_back = _("The step's function has ended, so it is no longer running.")
             may_arrive = _("What it sent, or a thread that it started, may still reach the other side.")
@@ -173,7 +173,7 @@ class Case:
 
 
 def case_of(entry_id: int, alias: str) -> Case | None:
-    """Read all about one step; `None` where there is none."""
+    """Read all about one step; `None` if there is none."""
     rows = RunJournalEntry.objects.using(alias).defer("result")
     entry = rows.annotate(result_start=Left("result", 2000), result_size=Length("result")).filter(pk=entry_id).first()
     if entry is None:
@@ -230,7 +230,7 @@ class Decision(forms.Form):
         self.fields["choice"].choices = [(name, case.words(name)[0]) for name in case.choices]  # type: ignore[attr-defined]
 
     def clean_result(self) -> Any:
-        """Parse the result, which counts only where it happened."""
+        """Parse the result, which counts only if it happened."""
         text = self.cleaned_data["result"].strip()
         if self.data.get("choice") != "happened":
             return None

@@ -91,7 +91,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         answer, reason = form.answer(), form.cleaned_data["reason"]
         try:
             resolve(case.entry, answer, by=person(request), reason=reason, using=alias)
-        except (AlreadyResolved, WrongStatus):  # the first one's own text quotes the other's result
+        except (AlreadyResolved, WrongStatus):  # its own text quotes the other person's result
             return self._overtaken(request, case_of(case.entry.pk, alias) or case)
         except PayloadError as error:
             form.add_error("result", str(error))
@@ -100,7 +100,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
             form.add_error(None, str(error))
             return self._page(request, case, form, status=422)
         choice = form.cleaned_data["choice"]
-        with override(None):  # in English, so that it is found in whatever language somebody looks for it
+        with override(None):  # in English, so that it is found whatever language the reader uses
             target = _in_words(case, choice)
         # Not in one transaction with `resolve`, which has to open the outermost one: it tries again after a deadlock,
         # and sends its signal once the answer is committed. Its own note, written with the answer, is what counts.
@@ -164,7 +164,7 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
 
 
 def _recorded(entry: RunJournalEntry) -> str:
-    """Return how a step's result begins; nothing of it where something is to be hidden and it was cut."""
+    """Return how a step's result begins; "" if it was cut and something has to be hidden."""
     beginning, size = getattr(entry, "result_start", None) or "", getattr(entry, "result_size", None) or 0
     return masked_text(beginning, is_whole=size <= len(beginning))
 
@@ -201,7 +201,7 @@ def _news(case: Case, seen: str) -> str:
 
 
 def _faster(decision: StepNote) -> str:
-    """Say who has decided what, and why."""
+    """Say who decided what, and why."""
     return _("%(by)s decided first: %(answer)s. %(why)s") % {
         "by": decision.by,
         "answer": answer_in_words(decision.value or ""),
@@ -210,7 +210,7 @@ def _faster(decision: StepNote) -> str:
 
 
 def _what_is_left(case: Case) -> str:
-    """Say what there is to decide after somebody else's decision, if there is anything."""
+    """Say what is left to decide after somebody else's decision, if there is anything."""
     if not case.waits:
         return ""
     if case.job is None or case.is_blocked:

@@ -12,7 +12,7 @@ from gnlqueue.models import StepNote
 #: Stands where the text would.
 HIDDEN = _("Its text is shown to those who may see arguments and results.")
 
-#: How `last_error` begins where an exception ended the attempt.
+#: How `last_error` begins if an exception ended the attempt.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$|\n)")
 
 #: How the texts begin that the queue itself writes; any other is the project's.

@@ -1,4 +1,4 @@
-"""How the queues and their workers are now. However many jobs there are, few rows are read, each by an index."""
+"""The state of the queues and their workers now. However many jobs there are, few rows are read, each by an index."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CurrentTask(NamedTuple):
 
 @dataclass
 class Worker:
-    """A registered worker process, whether it is heard of, and what it works on."""
+    """A registered worker process, whether it is heard from, and what it works on."""
 
     process: WorkerProcess
     live: bool
@@ -82,7 +82,7 @@ class Workers:
 
     @property
     def live(self) -> list[Worker]:
-        """Those that are heard of."""
+        """Those that are heard from."""
         return [worker for worker in self.all if worker.live]
 
     def serving(self, queue_name: str) -> list[Worker]:
@@ -91,7 +91,7 @@ class Workers:
 
 
 def read_workers(alias: str, now: datetime) -> Workers:
-    """Read the registered workers and what they hold. One without a heartbeat for its lease is silent."""
+    """Read the registered workers and what they hold. One without a heartbeat for the length of its lease is silent."""
     processes = list(WorkerProcess.objects.using(alias).order_by("worker_id")[: MOST_WORKERS + 1])
     workers = [Worker(each, live=each.is_live(now)) for each in processes[:MOST_WORKERS]]
     in_progress = Job.objects.using(alias).with_status(JobStatus.IN_PROGRESS).order_by("queue_name", "id")
@@ -107,7 +107,7 @@ def read_workers(alias: str, now: datetime) -> Workers:
 
 @dataclass
 class Queue:
-    """How a queue is."""
+    """The state of a queue."""
 
     name: str
     ready: CappedCount
@@ -143,7 +143,7 @@ class Queue:
 
 
 class Queues(NamedTuple):
-    """How the queues are, and whether there are more than were looked at."""
+    """The state of the queues, and whether there are more than were read."""
 
     all: list[Queue]
     cut: bool
@@ -188,9 +188,9 @@ def read_queues(alias: str, now: datetime, workers: Workers) -> Queues:
 
 
 def estimate_uncounted(queues: Queues, ready: CappedCount) -> None:
-    """Say about how many are ready in the one queue that was not counted to its end: all of them less the others'.
+    """Estimate how many jobs are ready in the one queue that was not counted to its end: all less the others'.
 
-    The database's statistics of one status are right; PostgreSQL's of one status in one queue may be far off.
+    The database's statistics are right for one status; PostgreSQL's may be far off for one status in one queue.
     """
     beyond = [each for each in queues.all if each.ready.more]
     if len(beyond) == 1 and ready.estimate is not None and not queues.cut:
@@ -207,7 +207,7 @@ def _ready(alias: str, queue_name: str) -> JobQuerySet:
 def _oldest_ready(alias: str, queue_names: Sequence[str]) -> dict[str, datetime]:
     """Return since when the longest waiting ready job of each queue has been due.
 
-    The index has them by priority, then by time: so one row of each priority is read, one step for all queues.
+    The index has them by priority, then by time: so one row of each priority is read, one statement for all queues.
     """
     oldest: defaultdict[str, list[datetime]] = defaultdict(list)
     left = {name: _ready(alias, name) for name in queue_names}
@@ -230,7 +230,7 @@ def _oldest_ready(alias: str, queue_names: Sequence[str]) -> dict[str, datetime]
 def count_statuses(alias: str) -> dict[str, CappedCount]:
     """Count, up to a cap, the jobs of each status, the steps `in_doubt` and the jobs blocked by a `mismatch`.
 
-    A status of which there are more costs another statement, which estimates how many.
+    A status with more than that costs another statement, which estimates how many.
     """
     jobs = Job.objects.using(alias)
     orders = {JobStatus.READY: ("queue_name", *ORDER), JobStatus.SCHEDULED: ("queue_name", "run_at", "id")}

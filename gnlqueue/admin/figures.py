@@ -18,7 +18,7 @@ PERCENTILES = (50, 95, 99)
 
 
 class Window(NamedTuple):
-    """How far one looks back, and the slot that a point of a chart stands for."""
+    """How far back to look, and the slot that a point of a chart stands for."""
 
     name: str
     label: Promise
@@ -42,7 +42,7 @@ DEFAULT_WINDOW = "1h"
 
 @dataclass
 class Total:
-    """What finished of a queue, a task or in a slot."""
+    """What finished in a queue, of a task, or in a slot."""
 
     succeeded: int = 0
     failed: int = 0
@@ -54,7 +54,7 @@ class Total:
 
     @property
     def failures(self) -> float | None:
-        """The percentage that failed; `None` where nothing finished."""
+        """The percentage that failed; `None` if nothing finished."""
         return 100 * self.failed / self.all if self.all else None
 
 
@@ -79,7 +79,7 @@ class Slot(Total):
 
     @property
     def per_minute(self) -> float:
-        """How many attempts ended a minute."""
+        """How many attempts ended per minute."""
         return self.all / self.minutes
 
 
@@ -105,7 +105,7 @@ class Figures:
         return whole
 
     def failing(self, most: int) -> list[tuple[str, Total]]:
-        """The tasks of which most attempts failed."""
+        """Return the tasks with the most failed attempts."""
         failing = [(name, total) for name, total in self.tasks.items() if total.failed]
         return sorted(failing, key=lambda each: (-each[1].failed, each[0]))[:most]
 
@@ -129,7 +129,7 @@ def read(alias: str, window: Window, now: datetime) -> Figures:
     rows = TaskMinute.objects.using(alias).filter(minute__gte=first)
     columns = rows.values_list("minute", "queue_name", "task_name", "succeeded", "failed", "waits", "runs")
     for minute, queue_name, task_name, succeeded, failed, waits, runs in columns:
-        slot = slots[min((minute - first) // window.slot, count - 1)]  # what another clock calls the future is now
+        slot = slots[min((minute - first) // window.slot, count - 1)]  # by another clock it may be in the future
         for total in (slot, queues[queue_name], tasks[task_name]):
             total.succeeded += succeeded
             total.failed += failed

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
     from django.utils.functional import _StrOrPromise
 
-#: So many workers, queues and paused queues at most are offered.
+#: At most so many workers, and so many queues that were ever paused, are offered.
 MOST_CHOICES = 200
 
 
@@ -117,7 +117,7 @@ class MomentField(forms.SplitDateTimeField):
 
     def __init__(self, left_out: time, date_label: _StrOrPromise, time_label: _StrOrPromise) -> None:
         self.left_out = left_out
-        # The browser's own inputs need no script, and send what every locale reads.
+        # The browser's own inputs need no script, and send what every locale can read.
         day: dict[str, Any] = {"type": "date", "aria-label": date_label}
         moment: dict[str, Any] = {"type": "time", "step": 1, "aria-label": time_label}
         widget = forms.SplitDateTimeWidget(
@@ -162,7 +162,7 @@ class TimeRangeFilter(DateTimeRangeFilter):  # type: ignore[misc]  # it has no t
         return queryset
 
     def criteria(self) -> dict[str, Any]:
-        """Return what is looked for, as fields of `Criteria`; nothing while the form is wrong, which it shows."""
+        """Return what is looked for, as fields of `Criteria`; nothing if the form has errors, which it shows."""
         if not self.form.is_valid():
             return {}
         ends = (self.form.cleaned_data.get(name) for name in (self.lookup_kwarg_gte, self.lookup_kwarg_lte))

@@ -1,4 +1,4 @@
-"""What the verbs ask."""
+"""What the verbs ask for."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RescheduleForm(ReasonForm):
 
 
 class SpreadForm(ReasonForm):
-    """How many jobs are spread over time."""
+    """Over what time many jobs are spread."""
 
     minutes = forms.IntegerField(
         label=gettext_lazy("Spread over"),

@@ -1,4 +1,4 @@
-"""What needs a person, in words: the first thing that the overview says; and why a queue stands still."""
+"""What needs a person, in words: the first thing that the overview says; and why nothing is claimed from a queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnlqueue.models import QueueState
 from gnlqueue.templatetags.gnlqueue_admin import rough
 
 RUN_WORKER = "python manage.py runworker"
-MOST_NAMED = 5  # queues of one kind; of the others the table below tells
+MOST_NAMED = 5  # queues with one problem; the table below has the others
 
 
 class Alert(NamedTuple):
@@ -34,12 +34,12 @@ class Alert(NamedTuple):
 def what_needs_a_person(
     counts: Mapping[str, CappedCount], queues: Sequence[Queue], workers: Workers, now: datetime
 ) -> list[Alert]:
-    """Return what needs a person, the most pressing first; nothing where all is well."""
+    """Return what needs a person, the most pressing first; nothing if all is well."""
     return [*_doubts(counts), *_without_workers(queues, workers, now), *_unknown_tasks(queues)]
 
 
 def standstill(queue_name: str, alias: str) -> Alert | None:
-    """Return why no job is claimed from a queue now, so that all in it wait; `None` where jobs are claimed."""
+    """Return why no job is claimed from a queue now, so that all in it wait; `None` if jobs are claimed."""
     paused = QueueState.objects.using(alias).filter(pk=queue_name, paused_at__isnull=False).exists()
     if paused:
         text = _("The queue %(queue)s is paused: background actions wait until somebody resumes it.")
@@ -110,7 +110,7 @@ def _without_workers(queues: Sequence[Queue], workers: Workers, now: datetime) -
 
 
 def _served_by_others(workers: Workers, now: datetime) -> set[str]:
-    """Return the queues of which somebody beside the listed workers, such as the project's own consumer, holds jobs."""
+    """Return the queues in which somebody who is no listed worker holds jobs, such as the project's own consumer."""
     return {job.queue_name for job in workers.others if job.lease_expires_at and job.lease_expires_at > now}
 
 

@@ -1,7 +1,7 @@
 """What has to be known to say why a job isn't running: a few short reads.
 
-The place in the queue is looked for among the next thousand jobs, in the order in which they are claimed: the claim's
-own index.
+The place in the queue is looked for among the next thousand jobs, in the order in which they are claimed, which is
+that of the claim's own index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_WORKERS = 500  # rows that are read
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was read, beside the job itself, and for whom."""
+    """What was read besides the job itself, and for whom."""
 
     request: HttpRequest
     now: datetime
@@ -35,7 +35,7 @@ class Facts:
 
     @property
     def alive(self) -> list[WorkerProcess]:
-        """The workers that have been heard of within their lease."""
+        """The workers that have been heard from within their lease."""
         return [worker for worker in self.workers if worker.is_live(self.now)]
 
     @property
@@ -57,7 +57,7 @@ def facts_of(
     last: RunJournalEntry | None,
     alias: str,
 ) -> Facts:
-    """Read what the answer needs; for a finished job nothing. `last` is the newest entry of the job's journal."""
+    """Read what the answer needs; nothing for a finished job. `last` is the newest entry of the job's journal."""
     if job.status in {JobStatus.DONE, JobStatus.CANCELLED}:
         return Facts(request, now, job)
     open_ones = RunJournalEntry.objects.using(alias).filter(

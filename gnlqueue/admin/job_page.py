@@ -1,6 +1,6 @@
 """The page of one job: what happened, why it isn't running, what its steps did.
 
-Every read is bounded and by an index, however long the job's history is; what is left out is said to be.
+Every read is bounded and uses an index, however long the job's history is; the page says what it leaves out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Step:
     token: int
     worker_id: str
     result: str
-    size: int  #: characters of the whole result where it is cut, else 0
+    size: int  #: characters of the whole result if it is cut, else 0
     error: str  #: what it raised, in one line
 
 
@@ -103,7 +103,7 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job) -> HttpResponse:
 
 
 def steps_of(job: Job, before: str, alias: str) -> list[RunJournalEntry]:
-    """Return the latest steps of the job, one more than a page shows, without the results but with their beginnings."""
+    """Return the latest steps of the job, one more than a page shows, with only the beginnings of their results."""
     rows = RunJournalEntry.objects.using(alias).filter(run_id=job.run_id)
     if (position := parse_id(before)) is not None:
         rows = rows.filter(position__lt=position)
@@ -149,7 +149,7 @@ def _steps(history: timeline.History, *, shows_payload: bool) -> Iterable[Step]:
 
 
 def arguments_of(job: Job) -> list[Argument]:
-    """Return the job's arguments, masked, with their names where they are known."""
+    """Return the job's arguments, masked, with their names if they are known."""
     args, kwargs = redacted(job)
     names = positional_names(job.task_name, len(args))
     positional = [
@@ -165,7 +165,7 @@ def shown(value: Any) -> str:
 
 
 def with_pauses(events: Sequence[timeline.Event]) -> Iterable[tuple[timeline.Event, Any]]:
-    """Return each event with the time since the one before, `None` where that is not worth saying."""
+    """Return each event with the time since the one before, `None` if that is not worth mentioning."""
     if events:
         yield events[0], None
     for before, event in pairwise(events):

@@ -44,7 +44,7 @@ class JobList(JobColumns):
     actions: tuple[Any, ...] = tuple(bulk_page.actions(*JobStatus))
 
     def always(self) -> dict[str, Any]:
-        """Return what this list is about whatever one asks for, as fields of `Criteria`."""
+        """Return what holds for this list whatever is asked for, as fields of `Criteria`."""
         return {}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -57,7 +57,7 @@ class JobList(JobColumns):
         return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def _require_action(self, request: HttpRequest) -> None:
-        """Raise `PermissionDenied` unless this person may do to jobs what is asked for; Django would do nothing."""
+        """Raise `PermissionDenied` unless this person may do what is asked for; Django would silently do nothing."""
         allowed = self.get_actions(request)
         asked = [each for each in request.POST.getlist("action") if each]
         if not allowed or not allowed.keys() >= set(asked):

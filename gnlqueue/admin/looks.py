@@ -18,7 +18,7 @@ QUESTIONS_AT_ONCE = 100  # in one statement
 
 
 class First(NamedTuple):
-    """A question for one value of the first row; `None` where there is no row."""
+    """A question for one value of the first row; `None` if there is no row."""
 
     rows: QuerySet[Any]
     field: str
@@ -35,8 +35,9 @@ class First(NamedTuple):
 class Count(NamedTuple):
     """A question for a number of rows, up to a cap.
 
-    Give them the order of the index that is to find them: without one PostgreSQL, expecting to meet some soon, reads
-    the table. Where there are more, `like` tells about how many: the same rows with as few conditions as say so.
+    Give the rows the order of the index that is to find them: without it PostgreSQL, expecting to come across some
+    soon, reads the table. If there are more than `cap`, `like` serves to estimate how many: the same rows, with as few
+    conditions as it takes to find them.
     """
 
     rows: QuerySet[Any]

@@ -49,11 +49,11 @@ class VerbFilter(admin.SimpleListFilter):
 
 
 class ActionChangeList(KeysetChangeList):
-    """The log, newest first; what is searched for is asked of each row."""
+    """The log, newest first; a search looks at each row."""
 
     notes: tuple[str, ...] = ()
     count = None
-    standstills: dict[str, Alert]  #: why jobs that carry out actions are not begun, by queue
+    standstills: dict[str, Alert]  #: why jobs that carry out actions do not start, by queue
 
     def get_plan(self, request: HttpRequest) -> Plan:
         asked = Q()
@@ -88,7 +88,7 @@ class ActionChangeList(KeysetChangeList):
 
 @admin.register(OperatorAction)
 class OperatorLog(QueuePage[OperatorAction]):
-    """A list only: everything that is known of an action stands in its row."""
+    """A list only: everything that is known of an action is in its row."""
 
     change_list_template = "gnlqueue/admin/operator_log.html"
     list_display = ("who", "what", "how_many", "reason")
@@ -153,7 +153,7 @@ class OperatorLog(QueuePage[OperatorAction]):
 
 
 def _done(action: OperatorAction) -> str:
-    """Return how many jobs were changed; while it is under way, of how many, where they have been counted."""
+    """Return how many jobs were changed; while it is under way, of how many, if they have been counted."""
     kept = action.where if isinstance(action.where, dict) else {}
     matched = None if kept.get("counting") else kept.get("matched")
     if action.finished_at is not None or not matched:
@@ -173,7 +173,7 @@ def _state(action: OperatorAction) -> str | SafeString:
         return format_html(_t("stopped: {} is gone"), link)
     if status in (JobStatus.DEAD, JobStatus.CANCELLED):
         return format_html(_t("stopped: {} is {}"), link, STATUSES[status][0])
-    if status == JobStatus.DONE:  # between the two looks
+    if status == JobStatus.DONE:  # between the two reads
         return _t("finished")
     why = action.standstill  # type: ignore[attr-defined]
     if why is not None:

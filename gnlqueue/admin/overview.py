@@ -1,4 +1,4 @@
-"""The page that says in five seconds whether the queue is well."""
+"""The page that says in five seconds whether all is well."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ class OverviewAdmin(QueuePage[Overview]):
 
 
 def _pace(shown: figures.Figures, queue_name: str, minutes: float) -> tuple[float, float | None]:
-    """Return how many attempts of a queue ended a minute, and the percentage of them that failed."""
+    """Return how many attempts of a queue ended per minute, and the percentage of them that failed."""
     total = shown.queues.get(queue_name, figures.Total())
     return total.all / minutes, total.failures

@@ -14,7 +14,7 @@ from gnlqueue.redaction import masked, redacted
 
 
 def download(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Return everything that the job carries as one JSON file; to others there is no such page."""
+    """Return everything that the job carries as one JSON file; for others there is no such page."""
     rows = Job.objects.using(alias_of(None)).only("task_name", "args", "kwargs", "progress", "result", "last_error")
     job = rows.filter(pk=job_id).first() if may(request, "view_job_payload") else None
     if job is None:

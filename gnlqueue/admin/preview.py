@@ -16,11 +16,11 @@ from gnlqueue.finding import Criteria, estimate, look, plans_for
 from gnlqueue.models import NOT_EFFECTS, RUN_OF_JOB, EntryStatus, Job, RunJournalEntry, run_id_of_outer_job
 from gnlqueue.tasks import run_operator_action
 
-LOOKED_AT = 1_000  # jobs whose tasks, ages and steps are told
+LOOKED_AT = 1_000  # jobs whose tasks, ages and steps are shown
 SAMPLES = 5
 
-#: Whether a job has recorded a step that will not run again. Not Exists: PostgreSQL may hash its answers, for which it
-#: reads the whole journal.
+#: Whether a job has recorded a step that will not run again. Not Exists: PostgreSQL may hash its answers, for
+#: which it would read the whole journal.
 HAS_STEPS = Subquery(
     RunJournalEntry.objects.filter(
         run_id=run_id_of_outer_job(),
@@ -43,27 +43,27 @@ class Preview:
     samples: list[Job]
     jobs_with_steps: int
     steps: list[tuple[str, str]]
-    looked_at: int  #: jobs that the tasks, the ages and the steps are of
+    looked_at: int  #: jobs whose tasks, ages and steps were read
 
     @property
     def is_part(self) -> bool:
-        """Whether the details are only of some of the jobs."""
+        """Whether the details cover only some of the jobs."""
         return self.count.more or self.count.number > self.looked_at
 
 
 def freeze(verb: Verb, criteria: Criteria, alias: str) -> Criteria:
-    """Return the criteria of the jobs that the verb applies to and that are there now."""
+    """Return the criteria of the jobs that the verb applies to and that exist now."""
     applies = {str(status) for status in verb.applies_to}
     statuses = applies & set(criteria.statuses) if criteria.statuses else applies
     newest = Job.objects.using(alias).order_by("-id").values_list("id", flat=True).first()
     is_asked_for = any(each is not None for each in (criteria.ids, criteria.key, criteria.task_name))
     return replace(
         criteria,
-        # None that the verb applies to: nothing is found.
+        # No status that the verb applies to: nothing is found.
         **({"statuses": tuple(sorted(statuses))} if statuses else {"statuses": (), "ids": ()}),
         last_id=newest or 0,
         as_of=read_clock(alias),
-        # "All that match" leaves out the jobs that carry out such an action: cancelled, one would leave it half done.
+        # "All that match" leaves out the jobs that carry out such actions: cancelled, one would leave its own undone.
         without_task=None if is_asked_for else run_operator_action.name,
     )
 

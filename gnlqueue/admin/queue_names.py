@@ -12,13 +12,13 @@ from gnlqueue.registry import default_queues
 
 MOST_NAMED = 200  # queues that are shown of those that a task, a worker or an operator names
 MOST_OTHERS = 100  # and of those that nobody names
-ROWS = 1000  # that one look for names reads
+ROWS = 1000  # that are read at once to find names
 
 _ACTIVE = (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.IN_PROGRESS)
 
 
 class Gap(NamedTuple):
-    """What lies between two names, of one status."""
+    """The jobs of one status in queues whose names lie between two names."""
 
     low: str | None
     high: str | None

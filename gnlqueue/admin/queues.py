@@ -1,4 +1,4 @@
-"""Every queue there is, and the two things that one can do to it."""
+"""Every queue there is, and the two things that can be done to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gnlqueue.queue.transactions import alias_of, retried
 
 @admin.register(QueueState)
 class QueueAdmin(QueuePage[QueueState]):
-    """Queues are not rows: one is there because a task, a worker, an operator or a job names it."""
+    """Queues are not rows: one exists because a task, a worker, an operator or a job names it."""
 
     def get_urls(self) -> list[URLPattern]:
         """The list, and an address for each verb."""

@@ -24,12 +24,12 @@ HELP = gettext_lazy(
 
 _WORD = re.compile(r'(?:(?P<name>task|error|worker|key|id|arg\.[^\s:]+):)?(?P<value>"[^"]*"|\S+)')
 
-#: Failed attempts from whose classes one chooses: a list of all classes would read the whole table.
+#: Failed attempts whose classes are offered: a list of all classes would read the whole table.
 RECENT_ATTEMPTS = 1_000
 
 
 class Found(NamedTuple):
-    """What a search says, as fields of `Criteria`, and what the page has to say about it."""
+    """What a search asks for, as fields of `Criteria`, and what the page has to say about it."""
 
     criteria: dict[str, Any]
     notes: list[str]
@@ -64,7 +64,7 @@ def parse(text: str, alias: str, *, may_see_payload: bool) -> Found:
 
 
 def recent_errors(alias: str) -> list[str]:
-    """Return the classes of the exceptions of late, sorted."""
+    """Return the classes of recent exceptions, sorted."""
     rows = JobAttempt.objects.using(alias).order_by("-id").values_list("exception_class", flat=True)
     return sorted({each for each in rows[:RECENT_ATTEMPTS] if each})
 
@@ -77,7 +77,7 @@ def _words(text: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _refusal(name: str, may_see_payload: bool) -> str:
-    """Return why one may not search by this argument, else "": searching for values is a way to read them."""
+    """Return why this person may not search by this argument, or "": searching for values is a way to read them."""
     if not may_see_payload:
         return _("Searching by arguments needs the permission to see arguments and results; it was left out.")
     if '"' in name or _is_number(name):  # SQLite finds no such key; Django takes a number for a place in a list
@@ -109,7 +109,7 @@ def _scalar(text: str) -> Any:
 
 
 def _classes(text: str, alias: str) -> tuple[str, ...]:
-    """Return the classes that a name means: a dotted one itself, a short one whatever recently ended with it."""
+    """Return the classes that a name means: a dotted name one class, a short one the recent ones that end with it."""
     if text == NO_ERROR:
         return (NO_ERROR,)
     known = recent_errors(alias)

@@ -1,8 +1,8 @@
-"""What happened to a job, as one list in the order of time.
+"""What happened to a job, as one list in order of time.
 
-No row tells it whole: the job has its latest attempt, `JobAttempt` those that failed, the journal what steps began
-under which lease token, `StepNote` and `OperatorAction` what people did. A claim that was given back uncounted (the
-run slept, or was blocked, or its worker was shut down) leaves only what its steps left.
+No single row tells all of it: the job has its latest attempt, `JobAttempt` those that failed, the journal which steps
+began under which lease token, `StepNote` and `OperatorAction` what people did. A claim that was given back uncounted
+(the run slept, or was blocked, or its worker was shut down) leaves only what its steps left.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ICONS = {
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The rows that a timeline is made of, none of them more than a page holds."""
+    """The rows that a timeline is made from, of each kind no more than a page holds."""
 
     job: Job
     attempts: Sequence[JobAttempt]
@@ -73,7 +73,7 @@ class History:
     shows_texts: bool = True  #: whether the texts of errors may be seen
 
     def beginnings(self) -> dict[int, datetime]:
-        """Return when the claims began that are known, by lease token, in order."""
+        """Return when the known claims began, by lease token, in order."""
         steps = [entry for entry in reversed(self.entries) if self.began_by(entry) == entry.lease_token]
         known = {entry.lease_token: entry.started_at for entry in steps}  # the first of each
         known |= {attempt.lease_token: attempt.started_at for attempt in self.attempts}
@@ -210,7 +210,7 @@ def _actions(actions: Iterable[OperatorAction]) -> Iterator[Event]:
             title = _("%(by)s: %(verb)s") % names
         elif action.skipped:
             title = _("%(by)s: %(verb)s, skipped: it had changed meanwhile") % names
-        else:  # between the log's row and the deed, or interrupted there
+        else:  # between writing the log's row and doing it, or interrupted there
             title = _("%(by)s: %(verb)s, not done yet") % names
         yield Event(action.at, "person", title, [action.why] if action.why else [])
 

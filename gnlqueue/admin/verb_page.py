@@ -67,7 +67,7 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job, name: str) -> Ht
 
 
 def recorded_steps(job_ids: list[int], most: int = MOST_STEPS) -> list[tuple[str, str]]:
-    """Return the run ids and keys of the steps that these jobs have recorded as done, one more than `most` of them."""
+    """Return the run ids and keys of the steps that these jobs have recorded as done, at most one more than `most`."""
     recorded = RunJournalEntry.objects.using(alias_of(None)).filter(
         run_id__in=[run_id_of(id) for id in job_ids], status=EntryStatus.DONE
     )
@@ -137,6 +137,6 @@ def _refusal(verb: Verb, job: Job) -> str:
 
 
 def back_to(request: HttpRequest) -> str:
-    """Return the page one came from, where it is one of this site."""
+    """Return the page that the person came from, if it is one of this site."""
     address = request.POST.get("next") or request.GET.get("next") or ""
     return address if url_has_allowed_host_and_scheme(address, allowed_hosts=None) else ""

@@ -1,7 +1,8 @@
-"""What a person may do to a job here: which verbs there are, whom they are for, and in which statuses they apply.
+"""What a person may do to a job here: which verbs there are, who may use them, and in which statuses they apply.
 
-The buttons of a job's page, the actions of the lists and the bulk pages all stand on this one table. Doing it is
-`gnlqueue.bulk.act`; the page that asks for a reason, a time or other arguments is `gnlqueue.admin.verb_page`.
+The buttons of a job's page, the actions of the lists and the bulk pages are all made from this one table.
+`gnlqueue.bulk.act` does what they say; the page that asks for a reason, a time or other arguments is
+`gnlqueue.admin.verb_page`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Verb:
     explanation: Text
 
     def is_allowed(self, request: HttpRequest) -> bool:
-        """Whether the person who asks may do this to jobs."""
+        """Whether the person who made the request may do this to jobs."""
         return may(request, self.permission)
 
 
@@ -115,7 +116,7 @@ class Button(NamedTuple):
 
 
 def buttons(request: HttpRequest, job: Job) -> list[Button]:
-    """Return what the person who asks may do to the job as it stands."""
+    """Return what the person who made the request may do to the job as it is."""
     return [
         Button(verb, url(request, "gnlqueue_job_verb", job.pk, verb.name))
         for verb in VERBS.values()
@@ -124,5 +125,5 @@ def buttons(request: HttpRequest, job: Job) -> list[Button]:
 
 
 def in_bulk(request: HttpRequest) -> list[Verb]:
-    """Return the verbs that the person who asks may do to many jobs at once."""
+    """Return the verbs that the person who made the request may use on many jobs at once."""
     return [verb for verb in VERBS.values() if verb.bulk_label is not None and verb.is_allowed(request)]

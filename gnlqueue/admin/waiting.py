@@ -31,7 +31,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """So many of them, and where the next page begins; "" after the last."""
+    """One page of them, and where the next one begins; "" after the last."""
 
     lines: list[Waiting]
     next: str
@@ -73,7 +73,7 @@ def _place(after: str) -> tuple[datetime, int] | None:
     last = parse_id(id)
     try:
         at = parse_datetime(time)
-        # In UTC here, as the database wants it: near the ends of time there is no such moment.
+        # Converted to UTC here, as the database wants it: near the ends of time that fails.
         return (at.astimezone(UTC), last) if at is not None and at.tzinfo is not None and last is not None else None
     except (ValueError, OverflowError):
         return None

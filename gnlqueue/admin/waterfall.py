@@ -1,7 +1,7 @@
 """The steps of a run on one axis of time, as numbers for a template to draw.
 
-A sleep of a day, or a weekend in doubt, would press all else into a corner. So time in which no step ran is drawn
-shorter where it is long: all of it together takes no more room than the time in which steps ran.
+A sleep of a day, or a weekend in doubt, would squeeze everything else into a corner. So long times in which no step ran
+are drawn shorter: all of them together take no more room than the time in which steps ran.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NARROWEST = 0.8  # per cent of the width, so that a bar can be seen
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When one step ran or waited. `end` is `None` where it still does; `looks` names how it is drawn."""
+    """When one step ran or waited. `end` is `None` if it still does; `looks` names how it is drawn."""
 
     entry: RunJournalEntry
     looks: str
@@ -36,7 +36,7 @@ class Span:
 
     @property
     def length(self) -> timedelta | None:
-        """How long it took; `None` where that is not recorded."""
+        """How long it took; `None` if that is not recorded."""
         return None if self.end is None or self.looks == "moment" else self.end - self.start
 
 
@@ -75,7 +75,7 @@ class Waterfall:
 
 
 def draw(spans: Sequence[Span], attempts: Iterable[tuple[int, datetime]], now: datetime) -> Waterfall | None:
-    """Place steps on an axis; `None` where there are none.
+    """Place steps on an axis; `None` if there are none.
 
     `attempts` are the lease tokens and the beginnings of the attempts that are known. One that came after a step was
     recorded as done replays it: its function is not called.
@@ -96,7 +96,7 @@ def draw(spans: Sequence[Span], attempts: Iterable[tuple[int, datetime]], now: d
 
 
 def span_of(entry: RunJournalEntry, result: str, *, running: bool) -> Span:
-    """Say what the journal tells of one step; `result` is how its result begins, `running` whether its attempt is."""
+    """Return what the journal says of a step; `result` is how its result begins, `running` whether its attempt is."""
     status, finished = entry.status, entry.finished_at
     if entry.kind == StepKind.SLEEP:
         until = _moment(result)
@@ -159,7 +159,7 @@ class _Axis:
 
 
 def _longest_drawn(lengths: Sequence[float], room: float) -> float:
-    """Return at which length to cut, so that all of them together take no more than there is room for."""
+    """Return the length beyond which to cut, so that all of them together fit into the room."""
     for place, length in enumerate(sorted(lengths)):
         share = room / (len(lengths) - place)
         if length > share:
@@ -169,7 +169,7 @@ def _longest_drawn(lengths: Sequence[float], room: float) -> float:
 
 
 def _end(span: Span, now: datetime) -> datetime:
-    """Return until when a step is drawn: a sleep that ends next week until now."""
+    """Return until when a step is drawn: a sleep that ends next week is drawn until now."""
     return max(span.start, min(span.end or now, now))
 
 

@@ -34,7 +34,7 @@ class Reason:
 
 
 def reasons(facts: Facts) -> list[Reason]:
-    """Say why the job isn't running, the weightiest first; for one that is, how it runs. Done needs no reason."""
+    """Say why the job isn't running, the most important first; how it runs, if it does; nothing, if it is done."""
     by_status = {
         JobStatus.SCHEDULED: _scheduled,
         JobStatus.READY: _ready,
@@ -180,7 +180,7 @@ def _cancelled_soon(facts: Facts) -> Iterator[Reason]:
 
 
 def _queue(facts: Facts) -> Iterator[Reason]:
-    """Say what keeps the job's queue from being worked off."""
+    """Say what keeps workers away from the job's queue."""
     name = facts.job.queue_name
     if facts.paused_at is not None:
         yield Reason(

@@ -19,7 +19,7 @@ from gnlqueue.templatetags.gnlqueue_admin import number
 MOST_IDS = bulk.FIRST_IDS  # that are all named
 SOME_IDS = 3  # that are named where there are more
 
-#: How the log keeps a target, in English, so that it is found in whatever language somebody looks for it.
+#: How the log keeps a target, in English, so that it is found whatever language the reader uses.
 MATCHING = "jobs that match"
 _QUEUE, _NUMBER = re.compile(r"queue (.+)"), re.compile(r"(\d+) jobs")
 
@@ -66,7 +66,7 @@ def of_action(where: Any, *, may_see_payload: bool) -> list[tuple[str, str]]:
 
 
 def of_uncounted(where: Any) -> str:
-    """Return which jobs the numbers of an action leave out, and between which times that was; "" where none."""
+    """Return which jobs the numbers of an action leave out, and between which times that was; "" if none."""
     span = bulk.uncounted(where)
     if span is None:
         return ""

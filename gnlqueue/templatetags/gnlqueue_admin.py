@@ -31,7 +31,7 @@ _INVISIBLE = re.compile(
 
 @register.filter
 def visible(value: Any) -> str:
-    """Return the text with what one would not see as escapes: NUL as `\\x00`, a right-to-left override as `\\u202e`."""
+    """Return the text with escapes for what cannot be seen: NUL as `\\x00`, a right-to-left override as `\\u202e`."""
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
 
 
@@ -63,13 +63,13 @@ def beginning(text: str, size: int) -> SafeString:
 
 @register.filter
 def ago(value: datetime | None, now: datetime | None = None) -> SafeString | str:
-    """Show a time as what it is from now, with the exact time in the title."""
+    """Show how long ago a time was, or how far ahead it is, with the exact time in the title."""
     return NOTHING if value is None else _time(value, roughly(value, now))
 
 
 @register.filter
 def roughly(value: datetime, now: datetime | None = None) -> str:
-    """Say in one unit what a time is from now."""
+    """Say in one unit how long ago a time was, or how far ahead it is."""
     seconds = ((now or timezone.now()) - value).total_seconds()
     if abs(seconds) < 1:
         return _("just now")
@@ -151,7 +151,7 @@ def percent(value: float | None) -> str:
 
 @register.filter
 def pace(value: float | None) -> str:
-    """Show how many there are a minute."""
+    """Show how many there are per minute."""
     return NOTHING if value is None else _number(value, 0 if value >= 9.95 or not value else 1)
 
 
@@ -185,7 +185,7 @@ def status_badge(status: str) -> SafeString:
 
 @register.filter
 def status_icon(status: str) -> SafeString:
-    """Show a status as its icon only, where the word stands beside it."""
+    """Show a status as its icon only; the word stands beside it."""
     return _icon(STATUSES.get(str(status), ("", OTHER))[1])
 
 
@@ -211,10 +211,10 @@ def invite_to(context: template.Context, content: str, page: str, *args: Any, **
 
 def _link(context: Any, content: str, page: str, args: tuple[Any, ...], query: dict[str, Any]) -> SafeString | str:
     """Return the link; nothing for those who may not open the page."""
-    # Here, as Django imports this module for whatever template comes first, also in a project without an admin.
+    # Late, as Django imports this module for whatever template comes first, even in a project without an admin.
     from gnlqueue.admin.base import may_open, url
 
-    # Of the context itself, as Django keeps it there also where a project has no context processor for it.
+    # From the context itself, where Django keeps it even if a project has no context processor for it.
     request = context.request
     if not may_open(request, page):
         return ""
@@ -227,7 +227,7 @@ _WITHOUT_NONCE = re.compile(r"<(?:script|link) (?![^>]*\bnonce=)")
 
 @register.simple_tag(takes_context=True)
 def nonced(context: template.Context, media: Any) -> SafeString:
-    """Show tags, of media or of a block, with the page's nonce where Django's content security policy gives one."""
+    """Show tags, of media or of a block, with the page's nonce if Django's content security policy gives one."""
     tags = str(media)
     nonce = context.get("csp_nonce")
     if nonce is not None:  # a lazy one is false until it is used

@@ -41,7 +41,7 @@ EXIT_SOME_FAILED = 1
 
 class Command(BaseCommand):
     help = "Look at the queue, act on jobs, or run a worker."
-    requires_system_checks = []  # a look at the queue must work also where something else is wrong
+    requires_system_checks = []  # looking at the queue must work even if something else is wrong
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
@@ -113,7 +113,7 @@ class Command(BaseCommand):
         try:
             status = options["run"](options)
             self.stdout.flush()
-        except BrokenPipeError:  # nobody reads any more, as with `| head`; Python would complain when it ends
+        except BrokenPipeError:  # nobody reads any more, as with `| head`; Python would complain at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
         except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
@@ -197,7 +197,7 @@ class Command(BaseCommand):
             if ids and options[flag]:
                 raise CommandError(f"--{flag} goes with --all-dead: a job is named by its id alone.")
         if options["all_dead"]:
-            ids = list(self._dead_letters(options).values_list("pk", flat=True))  # not what they failed with, too
+            ids = list(self._dead_letters(options).values_list("pk", flat=True))  # without what they failed with
             if not ids:
                 self.stdout.write(self.style.SUCCESS(_no_dead_jobs(options)))
         return self._each(ids, queue.retry, "ready again", options)
@@ -260,13 +260,13 @@ class Command(BaseCommand):
 
 
 def _why(error: DatabaseError, alias: str | None) -> str:
-    """Return what to tell about an error of the database: that it is not migrated, where that is plain."""
+    """Return what to say about an error of the database: that it is not migrated, if that is what is wrong."""
     try:
         require_tables(connections[alias_of(alias)])
     except DatabaseNotReady as missing:
         return str(missing)
     except DatabaseError:
-        pass  # it is away, and says so itself
+        pass  # it cannot be reached, and says so itself
     text = str(error).strip()
     return f"The database did not answer as expected. Is it running, and migrated (manage.py migrate)? It said: {text}"
 

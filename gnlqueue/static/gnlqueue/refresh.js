@@ -1,12 +1,13 @@
-/* Replaces what is marked data-gq-live by what the server now shows, every few seconds. Without it the page just stands.
+/* Replaces what is marked data-gq-live with what the server shows now, every few seconds. Without it the page stays as
+   it is.
 
    It waits while the tab is hidden, while a box is ticked or a form field has the focus, while text is selected or the
-   pointer is down: nobody's work is taken from under their hands. */
+   pointer is down: nobody loses what they are doing. */
 "use strict";
 {
   const KEY = "gnlqueue.refresh";
   const CHOICES = ["0", "2", "5", "15", "60"];
-  const IDLE_CHECK = 1000; // ms between two looks at whether somebody is still busy
+  const IDLE_CHECK = 1000; // ms between two checks whether somebody is still busy
 
   let control, select, status;
   const live = () => document.querySelector("[data-gq-live]");
@@ -25,7 +26,7 @@
       const kept = localStorage.getItem(KEY);
       return CHOICES.includes(kept) ? kept : null;
     } catch {
-      return null; // storage is forbidden: the choice lasts as long as the page
+      return null; // storage is not allowed: the choice lasts as long as the page
     }
   };
 
