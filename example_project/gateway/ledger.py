@@ -14,7 +14,7 @@ CHARGED, DECLINED = "charged", "declined"
 
 
 class Ledger:
-    """The file at `path`, which need not exist yet. One process writes; anybody may read meanwhile."""
+    """The file at `path`, which need not exist yet. One process writes; others may read meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,5 +37,5 @@ class Ledger:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self.path.exists():
             with self.path.open(encoding="utf-8") as file:
-                # A line without its end is one that is being written.
+                # A line without its end is still being written.
                 yield from (json.loads(line) for line in file if line.endswith("\n"))

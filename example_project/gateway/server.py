@@ -1,7 +1,7 @@
 """The gateway's HTTP interface, on this machine only.
 
 POST /charges            {"order": "order-17", "card": "card-that-pays", "cents": 890}
-                         201 and the charge, or 402 and {"error": …} where the card is declined
+                         201 and the charge, or 402 and {"error": …} if the card is declined
 GET  /charges/order-17   200 and what the ledger has of this order, as a list
 """
 
@@ -25,7 +25,7 @@ LONGEST_REQUEST = 10_000  # bytes
 
 
 class Gateway(ThreadingHTTPServer):
-    """The server; `latency` is how many seconds a charge takes on average. Port 0 takes any that is free."""
+    """The server; `latency` is how many seconds a charge takes on average. Port 0 takes any free one."""
 
     daemon_threads = False  # when it is told to stop, it finishes what it has accepted
     request_queue_size = 100
@@ -49,8 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
         if charge is None:
             self._answer(400, {"error": "POST order, card and cents to /charges, as JSON."})
             return
-        # The customer's bank is asked. Should whoever posted this die now, the charge happens all the same; and as long
-        # as it has not, a lookup finds nothing. So "it is not there" does not say that it is not on its way.
+        # Now the customer's bank is asked. Even if whoever posted this dies now, the charge will happen; and until it
+        # has, a lookup finds nothing. So "it is not there" does not mean that it is not on its way.
         latency = SLOW_CARDS.get(charge["card"], self.server.latency * random.uniform(0.5, 1.5))
         time.sleep(0.7 * latency)
         reason = DECLINED_CARDS.get(charge["card"])

@@ -1,7 +1,7 @@
 """What the shop writes to its customers.
 
-No mail server takes a key by which it would know a mail again, and none can be asked whether it has taken one. So each
-mail is the business of a `step`: sent at most once, and where nobody knows, somebody looks.
+No mail server takes a key by which it would recognise a mail, and none can be asked whether it accepted one. So each
+mail is sent in a `step`: at most once, and if nobody knows, somebody looks.
 """
 
 from __future__ import annotations

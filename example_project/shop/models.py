@@ -19,7 +19,7 @@ def euros(cents: int) -> str:
 
 
 def new_reference() -> str:
-    """Return what nobody guesses."""
+    """Return a text that nobody can guess."""
     return get_random_string(12)
 
 
@@ -43,7 +43,7 @@ class Product(models.Model):
 class Order(models.Model):
     class Status(models.TextChoices):
         PLACED = "placed"
-        RESERVED = "reserved"  #: out of stock, and about to be charged
+        RESERVED = "reserved"  #: taken from stock, and about to be charged
         PAID = "paid"
         CONFIRMED = "confirmed"  #: the receipt is out
         DECLINED = "declined"  #: not charged, and back in stock
@@ -56,7 +56,7 @@ class Order(models.Model):
         SLOW = "card-of-a-slow-bank", "A card of a bank that takes 6 seconds"
         DECLINED = "card-without-money", "A card without money"
 
-    #: What the customer's URL contains: an id that can be counted up would show other people's orders.
+    #: What the customer's URL contains: with ids, counting up would show other people's orders.
     reference = models.CharField(default=new_reference, max_length=12, unique=True, editable=False)
     customer = models.CharField(max_length=200)
     email = models.EmailField("e-mail")
@@ -66,7 +66,7 @@ class Order(models.Model):
     placed_at = models.DateTimeField(default=timezone.now)
     receipt_sent_at = models.DateTimeField(null=True, blank=True)
     total_cents = models.PositiveIntegerField(default=0)
-    #: No foreign keys, as finished jobs are pruned one day and orders are not.
+    #: No foreign keys, as finished jobs are pruned eventually and orders are not.
     job_ids = models.JSONField(default=list, editable=False)
 
     class Meta:

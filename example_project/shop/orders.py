@@ -32,7 +32,7 @@ def place_order(
             OrderLine(order=order, product=product, quantity=quantity, price_cents=product.price_cents)
             for product, quantity in quantities.items()
         )
-        # With this key there is one checkout of an order, whoever enqueues it once more.
+        # With this key an order has one checkout, however often it is enqueued.
         job = checkout.using(idempotency_key=f"checkout:{order.pk}").enqueue(order.pk)
         order.job_ids = [job.pk]
         order.save(update_fields=["job_ids"])

@@ -12,7 +12,7 @@ from django.conf import settings
 from gnlqueue import Happened, NotHappened, Unknown
 from gnlqueue.answers import Answer
 
-TIMEOUT = 10.0  # seconds; when they are over, a charge may have happened, or may yet
+TIMEOUT = 10.0  # seconds; after them a charge may have happened, or may yet happen
 
 
 class CardDeclined(Exception):
@@ -26,8 +26,8 @@ class GatewayTrouble(Exception):
 def charge(order: str, card: str, cents: int) -> str:
     """Charge a card, and return the charge's id. Called twice it charges twice: the gateway takes no keys.
 
-    Raises `ConnectionRefusedError` where the gateway was not reached, `CardDeclined`, and many other things after which
-    nobody knows.
+    Raises `ConnectionRefusedError` if the gateway was not reached, `CardDeclined`, and much else after which nobody
+    knows.
     """
     status, answer = _call("POST", "/charges", {"order": order, "card": card, "cents": cents})
     if status == 402:
@@ -38,7 +38,7 @@ def charge(order: str, card: str, cents: int) -> str:
 
 
 def find_charge(order: str, card: str, cents: int) -> Answer:
-    """Ask the gateway what became of `charge(order, card, cents)`, of which no answer has come back.
+    """Ask the gateway what became of `charge(order, card, cents)`, to which no answer has come back.
 
     What is in its ledger has happened, and a call that was declined has arrived, so it is not on its way any more. But
     "there is nothing" is no proof that nothing will be: the call may be waiting for the customer's bank at this moment.

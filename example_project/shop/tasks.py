@@ -3,8 +3,8 @@
 `checkout` is a durable run. What it does to the outside world must not happen twice, so it does it in steps: a worker
 may die at any line, and the next one goes on after the last step that was recorded.
 
-`make_invoice` and `stock_report` are plain tasks. A job is then run again from its first line, and that is all right
-where the second run does the same thing to the same effect.
+`make_invoice` and `stock_report` are plain tasks. Their jobs run again from the first line, which is all right if a
+second run has the same effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TROUBLE = (OSError, OperationalError)
 @gnlqueue.task(queue_name="checkout", takes_context=True, retry_for=TROUBLE, max_attempts=10, timeout=60)
 def checkout(context: gnlqueue.JobContext, order_id: int) -> str:
     """Reserve, charge, have it packed, and send the receipt; return what became of the order."""
-    # Read outside of the steps, so on every attempt: card and total of an order do not change any more.
+    # Read outside the steps, so on every attempt: card and total of an order do not change any more.
     order = Order.objects.get(pk=order_id)
     try:
         context.using(final_errors=transitions.OutOfStock).atomic_step("reserve stock", transitions.reserve, order_id)

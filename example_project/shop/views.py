@@ -14,7 +14,7 @@ from shop.forms import CheckoutForm
 from shop.models import Invoice, Order, Product
 from shop.orders import place_order
 
-#: What may still change by itself; until then the order's page reloads.
+#: What may still change by itself: as long as a job is one of these, the order's page reloads.
 UNFINISHED = (Job.Status.SCHEDULED, Job.Status.READY, Job.Status.IN_PROGRESS)
 
 
@@ -36,7 +36,7 @@ def checkout(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def order_page(request: HttpRequest, reference: str) -> HttpResponse:
-    """An order, and how far its jobs are."""
+    """An order, and how far its jobs have got."""
     order = get_object_or_404(Order.objects.select_related("invoice"), reference=reference)
     jobs = list(order.jobs.prefetch_related("failed_attempts"))
     steps = RunJournalEntry.objects.filter(run_id__in=[job.run_id for job in jobs]).order_by("id")

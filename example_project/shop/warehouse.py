@@ -14,8 +14,8 @@ from shop.models import Order
 def notify(order_id: int) -> None:
     """Hand an order over.
 
-    The file's name follows from the order, and a second one replaces the first with the same: so this may be repeated,
-    and an `idempotent_step` is enough.
+    The file's name follows from the order, and a second one replaces the first with the same content: so this may be
+    repeated, and an `idempotent_step` is enough.
     """
     order = Order.objects.get(pk=order_id)
     lines = order.lines.select_related("product").order_by("pk")

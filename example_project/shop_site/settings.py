@@ -74,11 +74,11 @@ else:
     EMAIL_FILE_PATH = str(MAIL_DIR)
 DEFAULT_FROM_EMAIL = "Kettle & Leaf <shop@example.com>"
 
-# The payment gateway is another company's server; its ledger lies here only so that the demo can count in it.
+# The payment gateway is another company's server; its ledger is kept here only so that the demo can count its charges.
 GATEWAY_URL = os.environ.get("SHOP_GATEWAY_URL", "http://127.0.0.1:8402")
 GATEWAY_LEDGER = VAR_DIR / "gateway" / "ledger.jsonl"
 
-PACKING_TIME = timedelta(seconds=1)  # a day, in a shop that does not need to show something soon
+PACKING_TIME = timedelta(seconds=1)  # a day, in a shop that does not have to show results soon
 
 INVOICE_DIR = VAR_DIR / "invoices"
 WAREHOUSE_DIR = VAR_DIR / "warehouse"

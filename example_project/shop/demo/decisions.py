@@ -1,4 +1,4 @@
-"""The decisions that wait for a human, and what the human finds who looks."""
+"""The decisions that wait for a human, and what a human who looks will find."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Doubt:
     order: Order
     story: str  #: why the queue does not know
     trace: str  #: what to look for, in the ledger or in the mail
-    found: str  #: what a human finds; empty where there is nothing
+    found: str  #: what a human finds; empty if there is nothing
     result: Any = None  #: what the step returns if it happened
 
     @classmethod
@@ -45,10 +45,10 @@ class Doubt:
 
     @property
     def evidence(self) -> str:
-        """What a human finds who looks, as a sentence."""
+        """What a human who looks finds, as a sentence."""
         if self.is_about_money:
-            return f"the ledger now has {self.found or 'nothing of it'}"
-        return f"the mail directory has {self.found or 'nothing of it'}"
+            return f"the ledger now has {self.found or 'no trace of it'}"
+        return f"the mail directory has {self.found or 'no trace of it'}"
 
     def suggestion(self) -> list[str]:
         """Return the words for `manage.py gnlqueue` that the evidence suggests."""
@@ -76,7 +76,7 @@ def ask(screen: Screen) -> None:
             gnlqueue.resolve(doubt.entry, answer, by="the reader of the demo", reason=doubt.evidence)
             screen.say("resolved", _outcome(doubt), style="SUCCESS")
             if (said == "h") != bool(doubt.found):
-                screen.say("", "(decided against what is there, which no queue would do by itself)")
+                screen.say("", "(decided against the evidence, which no queue would do by itself)")
 
 
 def _look(entry: RunJournalEntry, order: Order) -> Doubt:
@@ -84,11 +84,11 @@ def _look(entry: RunJournalEntry, order: Order) -> Doubt:
     if entry.key == "charge card":
         records = [record for record in evidence.ledger().of(order.number) if record["outcome"] == "charged"]
         found = " and ".join(f"{euros(record['cents'])}, charged at {record['at'][11:19]}" for record in records)
-        story = f"when it was looked for, at {entry.finished_at:%H:%M:%S}, the ledger had nothing of it"
+        story = f"when it was looked for, at {entry.finished_at:%H:%M:%S}, the ledger had no trace of it"
         return Doubt(entry, order, story, order.number, found, records[0]["id"] if records else None)
     message_id = receipt_id(order.pk) if entry.key == "send receipt" else regrets_id(order.pk)
     found = message_id if evidence.mails()[message_id] else ""
-    return Doubt(entry, order, "no mail server can be asked whether it has taken a mail", message_id.strip("<>"), found)
+    return Doubt(entry, order, "no mail server can be asked whether it accepted a mail", message_id.strip("<>"), found)
 
 
 def _outcome(doubt: Doubt) -> str:

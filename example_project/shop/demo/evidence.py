@@ -1,4 +1,4 @@
-"""What happened in the world outside, whatever the database says: counted where it lies."""
+"""What happened in the world outside, whatever the database says: counted at the source."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from shop.orders import place_order
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ADMIN = "admin"  # name and password
-DECLINED_EVERY = 12  # of so many orders one is to be paid with a card without money
+DECLINED_EVERY = 12  # one order in so many is to be paid with a card without money
 SLOW = 31  # the number of the one order that is paid with a card of a slow bank
 
 
 def empty_everything() -> None:
     """Remove what an earlier run left: the files under `var/`, and all rows."""
-    ledger = settings.GATEWAY_LEDGER.parent  # which a demo may burn
+    ledger = settings.GATEWAY_LEDGER.parent  # which a demo may throw away
     for directory in (settings.MAIL_DIR, settings.INVOICE_DIR, settings.REPORT_DIR, settings.WAREHOUSE_DIR, ledger):
         shutil.rmtree(directory, ignore_errors=True)
     for log in settings.VAR_DIR.glob("*.log"):
@@ -43,18 +43,18 @@ def empty_everything() -> None:
 
 
 def _refuse_if_not_ours() -> None:
-    """Keep the hands off a database that has other things in it than this shop."""
+    """Leave a database alone that has anything in it but this shop."""
     tables = connection.introspection
     others = set(tables.table_names()) - set(tables.django_table_names()) - {"django_migrations"}
     if others:
         raise CommandError(
-            f"The demo empties its database, and {connection.settings_dict['NAME']!r} has tables of somebody else "
+            f"The demo empties its database, and {connection.settings_dict['NAME']!r} has somebody else's tables "
             f"({', '.join(sorted(others)[:3])}). Name an empty database in SHOP_DATABASE_URL."
         )
 
 
 def create_admin() -> None:
-    """Create the user for the admin; a password like this is for a demo on one's own machine only."""
+    """Create the user for the admin; a password like this is only for a demo on your own machine."""
     get_user_model().objects.create_superuser(ADMIN, "admin@example.com", ADMIN)
 
 

@@ -13,7 +13,7 @@ LATENCY = 0.4  # seconds; long enough to be killed in the middle of a charge
 
 
 class GatewayProcess(Process):
-    """`manage.py gateway` on a port that is free; `url` is where."""
+    """`manage.py gateway` on a free port; `url` is where."""
 
     def __init__(self) -> None:
         words = ("gateway", "--port=0", f"--latency={LATENCY}")

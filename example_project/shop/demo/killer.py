@@ -14,13 +14,13 @@ class Killer:
     """Kills a worker process of one machine, and later the whole other machine."""
 
     def __init__(self, machines: list[Machine]) -> None:
-        self.left = list(machines)  #: those that are to go on running
+        self.left = list(machines)  #: those that go on running
         self._wounded: Machine | None = None
         self._dead: list[Casualties] = []
         self._slow = Order.objects.get(card=Order.Card.SLOW).number
 
     def kill(self, settled: float) -> Casualties | None:
-        """Kill what it is time for, if it is busy with the right thing; `settled` is the share of the orders."""
+        """Kill whatever is next, if it is busy with the right thing; `settled` is the share of the orders."""
         killed = None
         if self._wounded is None:
             killed = self._kill_a_worker()
@@ -31,7 +31,7 @@ class Killer:
         return killed
 
     def rescued(self) -> Iterator[Casualties]:
-        """Yield those of whose jobs none is in their name any more, once."""
+        """Yield, once, those in whose name there is no job any more."""
         for killed in [each for each in self._dead if not each.still_hold()]:
             self._dead.remove(killed)
             yield killed
@@ -52,7 +52,7 @@ class Killer:
         return killed
 
     def _charges_slowly(self, busy: Busy) -> bool:
-        """The gateway takes its time: when it is asked afterwards, it will not have charged yet."""
+        """The gateway takes its time: when it is asked afterwards, it has not charged yet."""
         return self._slow in busy.get("charge card", ())
 
 

@@ -14,10 +14,10 @@ from django.db.models import QuerySet
 from gnlqueue.models import EntryStatus, Job, RunJournalEntry, WorkerProcess
 from shop.demo.processes import Process
 
-LEASE = 5  # seconds; short, so that one need not wait long for a rescue
+LEASE = 5  # seconds; short, so that a rescue does not take long
 SHUTDOWN = 5  # seconds that running jobs get at the end
 
-Busy = dict[str, list[str]]  #: what jobs are inside of, and whose they are: {"charge card": ["order-17"], …}
+Busy = dict[str, list[str]]  #: what jobs are in the middle of, and for which orders: {"charge card": ["order-17"], …}
 Wanted = Callable[[Busy], bool]
 
 
@@ -50,7 +50,7 @@ class Machine(Process):
         self.machine = f"machine {name}"
 
     def kill_a_worker(self, wanted: Wanted) -> Casualties | None:
-        """Kill one worker process that is inside of what is wanted; `None` where there is none just now."""
+        """Kill one worker process that is in the middle of what is wanted, if there is one."""
         for worker in self._workers():
             busy = _kill_if_busy([worker.worker_id], partial(os.kill, worker.pid), wanted)
             if busy is not None:
@@ -60,7 +60,7 @@ class Machine(Process):
         return None
 
     def kill_all(self, wanted: Wanted) -> Casualties | None:
-        """Kill the supervisor, the heartbeat and all workers at once, while they are inside of what is wanted."""
+        """Kill the supervisor, the heartbeat and all workers at once, in the middle of what is wanted."""
         worker_ids = [worker.worker_id for worker in self._workers()]
         busy = _kill_if_busy(worker_ids, partial(os.killpg, self.pid), wanted)
         if busy is None:

@@ -32,7 +32,7 @@ def next_steps() -> list[str]:
         f"{manage} gnlqueue stats",
         "    how many jobs there are of each kind",
         f"ls {shown(settings.VAR_DIR)}",
-        "    receipts (mail), invoices, the gateway's ledger, and what the workers said",
+        "    receipts (mail), invoices, the gateway's ledger, and the workers' logs",
     ]
 
 
@@ -45,11 +45,11 @@ def _decide(manage: str, doubts: list[Doubt]) -> list[str]:
         check = f"grep -rl {first.trace} {shown(settings.MAIL_DIR)}"
     return [
         f"{manage} gnlqueue blocked",
-        "    the steps of which nobody knows whether they happened, and how to check",
+        "    the steps that may or may not have happened, and how to check",
         check,
-        f"    the check of the first: {first.evidence}",
+        f"    checks the first of them: {first.evidence}",
         f"{manage} gnlqueue {shlex.join(first.suggestion())}",
-        "    the decision that follows; the job goes on as soon as a worker runs",
+        "    the decision that follows; the job goes on as soon as a worker is running",
     ]
 
 

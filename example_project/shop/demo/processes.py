@@ -29,11 +29,11 @@ class Process:
         self.pid = self._process.pid
 
     def is_running(self) -> bool:
-        """Tell whether it lives."""
+        """Tell whether it is still running."""
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Stop it as an operator would, and by force what does not end within the time."""
+        """Stop it as an operator would, and by force if it does not end in time."""
         self._process.terminate()
         try:
             with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Counting what came out: charges and mails where they lie, the rest in the database."""
+"""Counting the results: charges and mails at the source, the rest in the database."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CALLED_OFF = (Order.Status.DECLINED, Order.Status.SOLD_OUT)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far things are."""
+    """How far things have got."""
 
     settled: int  #: orders that are paid or called off
     receipts: int
     in_progress: int
     waiting: int  #: for a decision
-    unfinished: int  #: jobs that will do something yet, without a decision
+    unfinished: int  #: jobs that still have something to do, without a decision
 
     @classmethod
     def now(cls) -> Progress:
@@ -52,20 +52,20 @@ class Results:
     charged_once: int
     charged_twice: int
     declined: int
-    waiting: set[int]  #: ids of orders of which a job waits for a decision
+    waiting: set[int]  #: ids of orders with a job that waits for a decision
     undecided: int  #: of these, orders that are neither charged nor declined: their charge is what is in doubt
     lost: list[int]  #: ids of orders that are neither charged nor declined, and wait for nothing: there must be none
     receipts: int
     receipts_missing: int  #: of orders that were charged and wait for nothing
     receipts_twice: int
     invoices: int
-    stock_off_by: int  #: units that are missing on the shelves, or too many there
-    rescued: list[int]  #: ids of jobs of which an attempt died with its worker
+    stock_off_by: int  #: units that are missing from the shelves, or too many
+    rescued: list[int]  #: ids of jobs with an attempt that died with its worker
     dead: int
 
     @classmethod
     def now(cls) -> Results:
-        """Count, believing no status where there is something outside to look at."""
+        """Count, believing no status if there is something outside to look at."""
         charges, mails = evidence.charges(), evidence.mails()
         orders = list(Order.objects.all())
         called_off = {order.pk for order in orders if order.status in CALLED_OFF}
@@ -93,13 +93,13 @@ class Results:
         )
 
     def complaint(self) -> str:
-        """Return what is wrong; empty where nothing is."""
+        """Return what is wrong; empty if nothing is."""
         wrong = {
             "charged twice": counted(self.charged_twice, "order"),
             "neither charged, declined nor waiting for a decision": counted(len(self.lost), "order"),
             "charged, and without a receipt": counted(self.receipts_missing, "order"),
             "with two receipts": counted(self.receipts_twice, "order"),
-            "missing on the shelves, or too many there": counted(self.stock_off_by, "unit"),
+            "missing from the shelves, or too many": counted(self.stock_off_by, "unit"),
             "dead": counted(self.dead, "job"),
         }
         return "; ".join(f"{count} {what}" for what, count in wrong.items() if not count.startswith("0 "))
@@ -118,7 +118,7 @@ class Results:
             ("written twice", self.receipts_twice, "", not self.receipts_twice),
             ("invoices", self.invoices, invoices, True),
             ("stock off by", self.stock_off_by, "units: each order is taken from it once", not self.stock_off_by),
-            ("jobs rescued", len(self.rescued), "killed in the middle, and gone on with elsewhere", True),
+            ("jobs rescued", len(self.rescued), "killed in the middle, and continued elsewhere", True),
             ("jobs dead", self.dead, "", not self.dead),
         ]
 

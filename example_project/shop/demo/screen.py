@@ -12,7 +12,7 @@ from pathlib import Path
 from django.core.management.base import OutputWrapper
 from django.core.management.color import Style
 
-PLAIN_EVERY = 2.0  # seconds between two lines of progress where there is no terminal
+PLAIN_EVERY = 2.0  # seconds between two lines of progress if there is no terminal
 LABEL = 11  # characters
 START_OVER = "\r\x1b[K"  # the beginning of the line, and nothing on it
 
@@ -28,7 +28,7 @@ class Screen:
         self._next_plain = time.monotonic() + PLAIN_EVERY
 
     def say(self, label: str, text: str, *, style: str = "MIGRATE_HEADING") -> None:
-        """Write a line with a label in front, or a line that continues the one before where the label is empty."""
+        """Write a line with a label in front, or a line that continues the one before if the label is empty."""
         self._write(f"{getattr(self._style, style)(label.ljust(LABEL))} {text}")
 
     def plain(self, text: str = "") -> None:
@@ -36,7 +36,7 @@ class Screen:
         self._write(text)
 
     def progress(self, text: str) -> None:
-        """Show how far things are: in place on a terminal, elsewhere as a line now and then."""
+        """Show how far things have got: in place on a terminal, elsewhere as a line now and then."""
         text = f"{'working'.ljust(LABEL)} {text}"
         if self._moves:
             fitting = text[: shutil.get_terminal_size().columns - 1]
@@ -47,7 +47,7 @@ class Screen:
             self._write(text)
 
     def ask(self, question: str, answers: Collection[str]) -> str | None:
-        """Ask until the reader gives one of the answers; `None` where there is nobody (any more)."""
+        """Ask until the reader gives one of the answers; `None` if nobody is there (any more)."""
         while True:
             self._stdout.write(f"{' ' * LABEL} {question} ", ending="")
             self._stdout.flush()

@@ -1,4 +1,4 @@
-"""`manage.py demo`: 120 orders, two machines that work for them, a gateway, and somebody who pulls the plugs."""
+"""`manage.py demo`: 120 orders, two machines that work on them, a gateway, and somebody who pulls the plugs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Command(BaseCommand):
                 self._work(machines)
                 results = self._show_results()
                 if results.waiting and self.screen.is_interactive:
-                    decisions.ask(self.screen)  # with a machine still there to go on
+                    decisions.ask(self.screen)  # while a machine is still there to go on
                     results = self._show_results()
         except KeyboardInterrupt:
             self.screen.say("stopped", "and so is every process that the demo started", style="WARNING")
@@ -53,7 +53,9 @@ class Command(BaseCommand):
         for line in next_steps():
             self.screen.plain(f"  {line}")
         if complaint := results.complaint():
-            raise CommandError(f"This should not be: {complaint}. {shown(settings.VAR_DIR / '*.log')} say why.")
+            raise CommandError(
+                f"This should not have happened: {complaint}. {shown(settings.VAR_DIR / '*.log')} say why."
+            )
 
     def _fill_the_shop(self) -> None:
         fresh_start.empty_everything()

@@ -22,7 +22,9 @@ class Command(BaseCommand):
     requires_system_checks = []  # it is another company's, and has nothing to do with the shop's settings
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--lookup", metavar="ORDER", help="only show what the ledger has of it, such as order-17")
+        parser.add_argument(
+            "--lookup", metavar="ORDER", help="only show what the ledger has on this order, such as order-17"
+        )
         parser.add_argument(
             "--port", type=int, default=urlsplit(settings.GATEWAY_URL).port, help="0: any (default: %(default)s)"
         )
@@ -42,7 +44,7 @@ class Command(BaseCommand):
         for record in records:
             self.stdout.write(f"{record['at']}  {record['outcome']}  {euros(record['cents'])}  {record['id']}")
         if not records:
-            self.stdout.write(f"The ledger has nothing of {order}.")
+            self.stdout.write(f"The ledger has nothing on {order}.")
 
     def _serve(self, ledger: Ledger, port: int, latency: float) -> None:
         try:
