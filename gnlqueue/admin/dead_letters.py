@@ -43,6 +43,7 @@ class Group:
     last: datetime
     beginning: datetime  #: of the trend, which is the same for all groups
     bar: timedelta  #: how long a bar of it is
+    newest: int  #: the job that died last
     count: int = 0
     per_bar: list[int] = field(default_factory=lambda: [0] * BARS)
     sample: str = ""
@@ -111,20 +112,18 @@ def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) ->
     beginning, end = rows[-1][2], rows[0][2]
     bar = max((end - beginning) / BARS, timedelta(microseconds=1))
     found: dict[tuple[str, str], Group] = {}
-    newest: dict[tuple[str, str], int] = {}
     for id, task_name, at, error in rows:
-        key = (task_name, error)
-        if key not in found:
-            found[key], newest[key] = Group(task_name, error, at, at, beginning, bar), id
-        each = found[key]
+        if (task_name, error) not in found:
+            found[task_name, error] = Group(task_name, error, at, at, beginning, bar, newest=id)
+        each = found[task_name, error]
         each.count += 1
         each.first = at
         each.per_bar[min(int((at - beginning) / bar), BARS - 1)] += 1
     largest = sorted(found.values(), key=lambda each: -each.count)[:most]
-    texts = Job.objects.using(alias_of(None)).filter(pk__in=[newest[each.task_name, each.error] for each in largest])
-    samples = {(each.task_name, newest[each.task_name, each.error]): each for each in largest}
-    for job in texts.only("task_name", "last_error"):
-        samples[job.task_name, job.pk].sample = job.last_error or ""
+    jobs = Job.objects.using(alias_of(None)).filter(pk__in=[each.newest for each in largest])
+    texts = dict(jobs.values_list("pk", "last_error"))
+    for each in largest:
+        each.sample = texts.get(each.newest) or ""
     return largest, len(found) - len(largest)
 
 

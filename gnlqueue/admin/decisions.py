@@ -49,7 +49,10 @@ CHOICES = {
     ),
     "use_recorded": (
         gettext_lazy("Use the recorded result"),
-        gettext_lazy("It is the same step under another name or with other arguments: its recorded result is used."),
+        gettext_lazy(
+            "It is the same step under another name or with other arguments: its recorded result is used, "
+            "and it does not run."
+        ),
     ),
     "fail_job": (
         gettext_lazy("Fail the job"),

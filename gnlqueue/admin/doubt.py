@@ -119,13 +119,14 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
         self, request: HttpRequest, case: Case, form: Decision, *, overtaken: str = "", status: int = 200
     ) -> HttpResponse:
         shows_payload = may(request, "view_job_payload")
+        shown = case.job if shows_payload else None
+        file = url(request, "gnlqueue_job_payload", shown.pk) if shown and may_open(request, "job_payload") else ""
         may_run, whereabouts = case.whereabouts()
+        title = _("Did “%(step)s” happen?") if case.mismatch is None else _("“%(step)s” does not fit the code")
         return self.show(
             request,
             "gnlqueue/admin/doubt_page.html",
-            _("Did “%(step)s” happen?") % {"step": case.entry.key}
-            if case.mismatch is None
-            else _("“%(step)s” does not fit the code") % {"step": case.entry.key},
+            title % {"step": case.entry.key},
             parents=[(url(request, "gnlqueue_stepindoubt_changelist"), _("In doubt"))],
             case=case,
             form=form if case.waits and may(request, "resolve_runjournalentry") else None,
@@ -138,10 +139,8 @@ class StepInDoubtAdmin(QueuePage[StepInDoubt]):
                 (note, why_of(note, whole=shows_payload), _brought(note) if shows_payload else "")
                 for note in case.evidence
             ],
-            arguments=arguments_of(case.job) if case.job is not None and shows_payload else (),
-            payload_url=url(request, "gnlqueue_job_payload", case.job.pk)
-            if case.job is not None and shows_payload and may_open(request, "job_payload")
-            else "",
+            arguments=() if shown is None else arguments_of(shown),
+            payload_url=file,
             raised=case.raised(whole=shows_payload),
             hidden_text=HIDDEN,
             recorded=_recorded(case.entry) if shows_payload else "",

@@ -126,7 +126,8 @@ def _attempts(history: History) -> Iterator[Event]:
     for token, start in history.beginnings().items():
         attempt = failed.get(token)
         latest = token == job.lease_token
-        worker = attempt.worker_id if attempt is not None else (job.worker_id or "") if latest else ""
+        holder = (job.worker_id or "") if latest else ""
+        worker = holder if attempt is None else attempt.worker_id
         details = [_("lease token %(token)s") % {"token": token}]
         if worker and previous and worker != previous:
             details.append(_("taken over from %(worker)s") % {"worker": previous})
