@@ -51,9 +51,7 @@ VERBS: dict[str, Verb] = {
             frozenset(RETRYABLE),
             asks=False,
             bulk_label=_("Retry dead and cancelled jobs"),
-            explanation=_(
-                "Ready again at once, with all attempts again. Steps that are recorded as done do not run again."
-            ),
+            explanation=_("Ready again at once, and its attempts start over. Steps recorded as done do not run again."),
         ),
         Verb(
             "run_now",

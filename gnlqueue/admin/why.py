@@ -82,12 +82,12 @@ def _ready(facts: Facts) -> Iterator[Reason]:
         )
     if facts.before is None:
         yield Reason(
-            _("More than %(n)s jobs of its queue come first, %(urgent)s of them with a higher priority.")
+            _("More than %(n)s jobs in its queue come first, %(urgent)s of them with a higher priority.")
             % {"n": number(job_facts.FARTHEST), "urgent": number(facts.more_urgent)},
             _("With more workers or slots its turn comes sooner."),
         )
     elif facts.before:
-        text = ngettext("%(n)s job of its queue comes first", "%(n)s jobs of its queue come first", facts.before)
+        text = ngettext("%(n)s job in its queue comes first", "%(n)s jobs in its queue come first", facts.before)
         urgent = _("%(urgent)s of them with a higher priority") % {"urgent": number(facts.more_urgent)}
         text = text % {"n": number(facts.before)} + (f", {urgent}." if facts.more_urgent else ".")
         yield Reason(text, _("With more workers or slots its turn comes sooner."))

@@ -106,7 +106,7 @@ def test_jobs_that_come_first_are_counted(admin: Client, worker: str) -> None:
     for priority in (5, 5, 0):
         app_tasks.nothing.using(priority=priority).enqueue()
     job = app_tasks.nothing.enqueue()
-    assert "3 jobs of its queue come first, 2 of them with a higher priority." in look(admin, job_url(job))
+    assert "3 jobs in its queue come first, 2 of them with a higher priority." in look(admin, job_url(job))
 
 
 def test_jobs_that_come_first_are_counted_up_to_a_cap(
@@ -116,7 +116,7 @@ def test_jobs_that_come_first_are_counted_up_to_a_cap(
     for _ in range(3):
         app_tasks.nothing.enqueue()
     job = app_tasks.nothing.enqueue()
-    assert "More than 2 jobs of its queue come first" in look(admin, job_url(job))
+    assert "More than 2 jobs in its queue come first" in look(admin, job_url(job))
 
 
 def test_a_job_that_was_claimed_meanwhile_is_not_behind_others(alias: str) -> None:
@@ -133,7 +133,7 @@ def test_numbers_are_written_as_the_reader_writes_them(
     now = read_clock(alias)
     jobs().bulk_create(Job(task_name="demo", queue_name="default", run_at=PAST, enqueued_at=now) for _ in range(1001))
     job = app_tasks.nothing.enqueue()
-    assert "More than 1.000 jobs of its queue come first" in look(admin, job_url(job))
+    assert "More than 1.000 jobs in its queue come first" in look(admin, job_url(job))
 
 
 def test_the_next_job_is_told_so(admin: Client, worker: str) -> None:
