@@ -62,7 +62,7 @@ CHOICES = {
 
 #: What comes of going on if the code no longer asks for the step.
 GO_ON_WITHOUT = gettext_lazy(
-    "Goes on without this step's result; if the code does it under another name, it happens again."
+    "You have put the code right, or what it did instead may stay. The job runs, without this step if it is left out."
 )
 
 #: If the code asks for a step that looks like this one under another name.

@@ -465,7 +465,7 @@ def test_a_step_that_the_code_no_longer_asks_for(play: Play, admin: Client) -> N
     row = entry(job, "charge[5]")
     said = look(admin, decision_url(row))
     assert "The code no longer asks for this step" in said
-    assert "Goes on without this step's result; if the code does it under another name, it happens again." in said
+    assert "You have put the code right, or what it did instead may stay." in said
     assert "Use the recorded result" not in said
     assert decide(admin, row, "use_recorded").status_code == 422
     assert decide(admin, row, "go_on").status_code == 302
