@@ -290,6 +290,13 @@ def test_questions_that_have_no_answer(alias: str, words: list[str], message: st
         gnlqueue(*words)
 
 
+@on_sqlite
+@pytest.mark.parametrize("command", [["gnlqueue", "stats"], ["gnlqueue", "worker"], ["runworker"]], ids=" ".join)
+def test_a_database_that_code_names_and_that_is_not_there(alias: str, command: list[str]) -> None:
+    with pytest.raises(CommandError, match="'elsewhere'"):
+        call_command(*command, database="elsewhere", no_heartbeat=True)
+
+
 def test_database_that_is_not_migrated(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:  # the test's end looks at the table
         patched.setattr(Job._meta, "db_table", "gnlqueue_not_yet")

@@ -12,7 +12,6 @@ from functools import partial
 from textwrap import indent
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 from django.db.models import QuerySet
@@ -23,6 +22,7 @@ from gnlqueue.dialects import read_clock
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.management import decisions
 from gnlqueue.management.commands.runworker import (
+    WRONG,
     add_worker_arguments,
     database_alias,
     positive,
@@ -116,7 +116,7 @@ class Command(BaseCommand):
         except BrokenPipeError:  # nobody reads any more, as with `| head`; Python would complain at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
-        except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
+        except WRONG as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_why(error, options["database"])) from error

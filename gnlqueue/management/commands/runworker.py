@@ -14,6 +14,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
 
 from gnlqueue import __version__
 from gnlqueue.conf import settings
@@ -31,6 +32,10 @@ from gnlqueue.worker.supervisor import Supervisor
 logger = logging.getLogger("gnlqueue.worker")
 
 EXIT_WRONG_ARGUMENTS = 2  # as argparse has it
+
+#: A command that raises one of these says only its message. The last is raised for an alias that is not there and that
+#: the parser has not seen: a keyword of `call_command`, or the setting.
+WRONG = (GnlqueueError, ImproperlyConfigured, ValueError, ConnectionDoesNotExist)
 
 
 def queue_list(text: str) -> list[str]:
@@ -229,7 +234,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             status = run_worker(options, without_reload())
-        except (GnlqueueError, ImproperlyConfigured, ValueError) as error:
+        except WRONG as error:
             raise CommandError(str(error)) from error
         if status:
             sys.exit(status)
