@@ -297,6 +297,13 @@ def test_a_database_that_code_names_and_that_is_not_there(alias: str, command: l
         call_command(*command, database="elsewhere", no_heartbeat=True)
 
 
+@on_sqlite
+def test_code_names_a_queue_by_keyword(alias: str, capsys: Capture) -> None:
+    tasks.nothing.enqueue()
+    call_command("gnlqueue", "stats", queue="closed", json=True)
+    assert json.loads(capsys.readouterr().out)["total"] == 0
+
+
 def test_database_that_is_not_migrated(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:  # the test's end looks at the table
         patched.setattr(Job._meta, "db_table", "gnlqueue_not_yet")

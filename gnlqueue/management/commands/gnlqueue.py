@@ -67,9 +67,10 @@ class Command(BaseCommand):
         cancel = self._subcommand(commands, "cancel", self._cancel, "cancel jobs")
         cancel.add_argument("ids", type=int, nargs="+", metavar="ID")
         pause = self._subcommand(commands, "pause", self._pause, "let workers claim nothing more from a queue")
-        pause.add_argument("queue", metavar="QUEUE")
+        # Not `queue`: Django could not tell it from --queue, where `call_command` has that as a keyword.
+        pause.add_argument("name", metavar="QUEUE")
         resume = self._subcommand(commands, "resume", self._resume, "let workers claim from a paused queue again")
-        resume.add_argument("queue", metavar="QUEUE")
+        resume.add_argument("name", metavar="QUEUE")
         prune = self._subcommand(
             commands, "prune", self._prune, "delete jobs that finished long ago, each with its journal"
         )
@@ -206,7 +207,7 @@ class Command(BaseCommand):
         return self._each(options["ids"], queue.cancel, "", options)
 
     def _pause(self, options: dict[str, Any]) -> None:
-        name, alias = options["queue"], alias_of(options["database"])
+        name, alias = options["name"], alias_of(options["database"])
         queue.pause(name, using=alias)
         self.stdout.write(f"paused {name}: running jobs go on. To undo this: manage.py gnlqueue resume {name}")
         named = any(task.options.queue_name == name for task in registered().values())
@@ -215,7 +216,7 @@ class Command(BaseCommand):
             self.stdout.write(self.style.WARNING(hint))
 
     def _resume(self, options: dict[str, Any]) -> None:
-        name, paused = options["queue"], self._paused(options)
+        name, paused = options["name"], self._paused(options)
         queue.resume(name, using=options["database"])
         if name in paused:
             self.stdout.write(f"resumed {name}")
