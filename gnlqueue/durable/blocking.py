@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NoReturn
 from gnlqueue import payloads
 from gnlqueue.conf import settings
 from gnlqueue.durable.entries import Entry, Journal, Wanted
-from gnlqueue.durable.keys import name_of
 from gnlqueue.durable.replay import Mismatch, Replay
 from gnlqueue.durable.verdicts import Repeated, question_about
 from gnlqueue.exceptions import JobBlocked
@@ -55,9 +54,9 @@ def find_renamed(
             replay.take(old, new, match_args=match_args)
             return old
         text = (
-            f"The code of {run.run_id!r} asks for {new.key!r}, which is not done, and has not asked for any step "
-            f"{name_of(old.key)!r} so far. It looks like {old.key!r} under another name: that one is {old.status}, and "
-            f"has the same function and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step "
+            f"The code of {run.run_id!r} asks for {new.key!r}, which is not done, and has not asked for {old.key!r} so "
+            f"far. It looks like {old.key!r} under another name: that one is {old.status}, and has the same function "
+            f"and arguments. {run.out_of_mismatch(old)} Or say that {new.key!r} is another step "
             "and has not happened; then it runs (--not-happened). The answer counts for all keys of that name."
         )
         _for_mismatch(run, journal, old.id, text, _encoded(new))

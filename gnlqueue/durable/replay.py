@@ -15,8 +15,9 @@ began that it may repeat `charge[5]`, and `repetitions` finds that only one of t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -44,7 +45,9 @@ class Replay:
     """Finds the recorded entry for each step that the code asks for."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.names_asked: set[str] = set()  #: of the steps that the code has asked for in this attempt
+        # By each name that the code has asked for in this attempt: the furthest position of its steps in the journal,
+        # and infinity once one of them is new.
+        self._reached: dict[str, float] = {}
         self._recorded = sorted(entries, key=lambda entry: (entry.position, entry.id))
         self._keyed = {entry.key: entry for entry in self._recorded if is_keyed(entry.key)}
         self._main = [entry for entry in self._recorded if not is_keyed(entry.key)]
@@ -81,6 +84,11 @@ class Replay:
         self._keys_used.add(key)
         return key
 
+    @property
+    def names_asked(self) -> Collection[str]:
+        """The names of the steps that the code has asked for in this attempt."""
+        return self._reached.keys()
+
     def find(self, wanted: Wanted, *, match_args: bool) -> Entry | None:
         """Return the recorded entry of a step, `None` where it is new.
 
@@ -88,7 +96,8 @@ class Replay:
         """
         key = wanted.key
         entry = self._keyed.get(key) if is_keyed(key) else self._next_of_main_flow()
-        self.names_asked.add(name_of(key))
+        name = name_of(key)
+        self._reached[name] = max(self._reached.get(name, 0), math.inf if entry is None else entry.position)
         if entry is None:
             return None
         if entry.key != key:
@@ -109,14 +118,15 @@ class Replay:
         """Tell whether a step that is about to begin seems to be this entry under a new name; both have the same key.
 
         That is so if kind, arguments and function are the same, and the code has asked in this attempt neither for the
-        entry nor for any other step of the old name. Outside the main flow another branch may still ask for them;
-        `sure` says whether the name of the function is proof enough even so.
+        entry nor for a step of the old name that was recorded after it, or that is new: a loop over what is still to
+        do has left this one behind. Outside the main flow another branch may still ask for it; `sure` says whether the
+        name of the function is proof enough even so.
         """
         if entry.visited or wanted.function is None or not sure:
             return False
         same = (entry.kind, entry.function) == (wanted.kind, wanted.function)
         same_args = not match_args or entry.args_hash == wanted.args_hash
-        return same and same_args and name_of(entry.key) not in self.names_asked
+        return same and same_args and self._reached.get(name_of(entry.key), 0) < entry.position
 
     def take(self, entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
         """Let a step use this entry: somebody has said that it is the same one under a new name.

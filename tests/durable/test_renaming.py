@@ -57,6 +57,24 @@ def test_a_renamed_step_does_not_run_before_somebody_has_answered(play: Play, le
     assert len(ledger) == 1
 
 
+@on_sqlite
+@pytest.mark.parametrize("others", [(4,), (6,), (4, 6)], ids=["before it", "after it", "before and after it"])
+def test_one_of_several_steps_of_a_name_may_get_another(
+    play: Play, ledger: Ledger, paying: Paying, others: tuple[int, ...]
+) -> None:
+    def handler_of(name: str) -> Handler:
+        return lambda context: [paying(name if key == 5 else "charge", key)(context) for key in sorted((5, *others))]
+
+    job = play(crashing(handler_of("charge")))
+    attempt(job)
+    now_do(handler_of("bill"))
+    assert attempt(job).blocked_reason == "mismatch"
+    assert len(ledger) == 1 + len(others)
+    resolve(entry(job, "charge[5]"), UseRecorded(), **BY)
+    assert attempt(job).status == JobStatus.DONE
+    assert len(ledger) == 1 + len(others)
+
+
 @pytest.mark.parametrize("answer", [UseRecorded(), NotHappened()], ids=["the same", "another"])
 @on_sqlite
 def test_what_was_done_under_a_new_name_is_asked_about_before_the_old_one_is_tried_again(
