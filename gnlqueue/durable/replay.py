@@ -105,8 +105,25 @@ class Replay:
         if (taken_by := self._taken.get(key)) is not None:
             raise _asked_twice(entry, taken_by)
         _compare(entry, wanted, match_args=match_args)
+        self._refuse_swapped(entry, wanted, match_args=match_args)
         entry.visited = True
         return entry
+
+    def _refuse_swapped(self, entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
+        """Raise `Mismatch` where `charge[5]` calls what `bill[5]` called, and did not before: the names were swapped.
+
+        A function that was only renamed, or replaced by a new one, calls what no other step has called.
+        """
+        if entry.function is None or wanted.function in {None, entry.function}:
+            return
+        for other in self.under_other_names(wanted):
+            if _calls_the_same(other, wanted, match_args=match_args):
+                raise Mismatch(
+                    entry,
+                    wanted,
+                    f"{entry.key!r} was recorded as calling {entry.function}, and the code has it call "
+                    f"{wanted.function}, as {other.key!r} did: their names may have been swapped",
+                )
 
     def under_other_names(self, wanted: Wanted) -> list[Entry]:
         """Return what was recorded with the step's own key under other names: `charge[5]` for `bill[5]`."""
@@ -124,9 +141,8 @@ class Replay:
         """
         if entry.visited or wanted.function is None or not sure:
             return False
-        same = (entry.kind, entry.function) == (wanted.kind, wanted.function)
-        same_args = not match_args or entry.args_hash == wanted.args_hash
-        return same and same_args and self._reached.get(name_of(entry.key), 0) < entry.position
+        same = _calls_the_same(entry, wanted, match_args=match_args)
+        return same and self._reached.get(name_of(entry.key), 0) < entry.position
 
     def take(self, entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
         """Let a step use this entry: somebody has said that it is the same one under a new name.
@@ -222,6 +238,12 @@ def _compare(entry: Entry, wanted: Wanted, *, match_args: bool) -> None:
         raise Mismatch(entry, wanted, f"{key} was recorded as {entry.kind}, and the code asks for {wanted.kind}")
     if match_args and entry.args_hash != wanted.args_hash:
         raise Mismatch(entry, wanted, f"{key} was recorded with other arguments")
+
+
+def _calls_the_same(entry: Entry, wanted: Wanted, *, match_args: bool) -> bool:
+    """Tell whether a step of another name has the same kind, function and arguments."""
+    same = (entry.kind, entry.function) == (wanted.kind, wanted.function)
+    return same and (not match_args or entry.args_hash == wanted.args_hash)
 
 
 def _asked_twice(entry: Entry, wanted: Wanted) -> Mismatch:

@@ -75,6 +75,46 @@ def test_one_of_several_steps_of_a_name_may_get_another(
     assert len(ledger) == 1 + len(others)
 
 
+def charge_and_bill(ledger: Ledger, *names: str) -> Handler:
+    """A handler of two steps with the same key, whose functions differ."""
+
+    def charge(number: int) -> str:
+        return ledger.add("charged")
+
+    def bill(number: int) -> str:
+        return ledger.add("billed")
+
+    def handler(context: JobContext) -> list[Any]:
+        steps = context.using(key="5")
+        return [steps.step(name, function, 5) for name, function in zip(names, (charge, bill), strict=True)]
+
+    return handler
+
+
+@pytest.mark.parametrize("answer", [GoOn(), UseRecorded()], ids=["put right", "other functions"])
+def test_names_that_were_swapped_get_no_result_of_each_other(play: Play, ledger: Ledger, answer: Any) -> None:
+    job = play(crashing(charge_and_bill(ledger, "charge", "bill")))
+    attempt(job)
+    now_do(charge_and_bill(ledger, "bill", "charge"))
+    said = attempt(job).last_error or ""
+    assert "as 'charge[5]' did: their names may have been swapped" in said
+    resolve(entry(job, "bill[5]"), answer, **BY)
+    if answer == GoOn():
+        now_do(charge_and_bill(ledger, "charge", "bill"))
+        assert attempt(job).result == ["charged", "billed"]
+    else:  # each keeps what was recorded under its name
+        assert attempt(job).result == ["billed", "charged"]
+    assert len(ledger) == 2
+
+
+@on_sqlite
+def test_a_function_that_was_renamed_or_replaced_is_no_swap(play: Play, ledger: Ledger) -> None:
+    job = play(crashing(charge_and_bill(ledger, "charge", "bill")))
+    attempt(job)
+    now_do(lambda context: [context.using(key="5").step(name, ledger.add, 5) for name in ("charge", "bill")])
+    assert attempt(job).result == ["charged", "billed"]
+
+
 @pytest.mark.parametrize("answer", [UseRecorded(), NotHappened()], ids=["the same", "another"])
 @on_sqlite
 def test_what_was_done_under_a_new_name_is_asked_about_before_the_old_one_is_tried_again(
