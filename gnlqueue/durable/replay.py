@@ -114,7 +114,7 @@ class Replay:
 
         A function that was only renamed, or replaced by a new one, calls what no other step has called.
         """
-        if entry.function is None or wanted.function in {None, entry.function}:
+        if entry.not_happened or entry.function is None or wanted.function in {None, entry.function}:
             return
         for other in self.under_other_names(wanted):
             if _calls_the_same(other, wanted, match_args=match_args):

@@ -108,6 +108,16 @@ def test_names_that_were_swapped_get_no_result_of_each_other(play: Play, ledger:
 
 
 @on_sqlite
+def test_a_step_that_did_not_happen_may_call_what_another_one_called(play: Play, ledger: Ledger) -> None:
+    """It has no record to give: it runs."""
+    job = play(crashing(charge_and_bill(ledger, "charge", "bill")))
+    attempt(job)
+    entries(job).filter(key="bill[5]").update(status=EntryStatus.RELEASED)
+    now_do(lambda context: charge_and_bill(ledger, "bill", "tell")(context)[0])
+    assert "may have been swapped" not in (attempt(job).last_error or "")
+
+
+@on_sqlite
 def test_a_function_that_was_renamed_or_replaced_is_no_swap(play: Play, ledger: Ledger) -> None:
     job = play(crashing(charge_and_bill(ledger, "charge", "bill")))
     attempt(job)
