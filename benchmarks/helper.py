@@ -150,11 +150,12 @@ def waiting() -> int:
     return int(sql("SELECT COUNT(*) FROM gnlqueue_job WHERE finished_at IS NULL")[0][0])
 
 
-def marks() -> list[tuple[int, int]]:
-    """Return what the tasks said: (number, nanoseconds), in the order of time."""
+def marks() -> list[tuple[int, int, int]]:
+    """Return what the tasks said: (number, nanoseconds, pid), in the order of time."""
     path = Path(os.environ["BENCHMARK_MARKS"])
     lines = path.read_text().splitlines() if path.exists() else []
-    return sorted(((int(words[0]), int(words[1])) for words in map(str.split, lines)), key=lambda mark: mark[1])
+    seen = [tuple(map(int, line.split())) for line in lines]
+    return sorted(((number, at, pid) for number, at, pid in seen), key=lambda mark: mark[1])
 
 
 def marked() -> int:
@@ -284,7 +285,7 @@ def drain(
     *,
     to_the_end: bool = False,
 ) -> dict[str, float]:
-    """Let workers work off what waits (the first `count` of it); the rate between the first and the last start.
+    """Let workers work off what waits (the first `count` of it); the rate from when all processes have begun.
 
     `command` is that of a worker, by default ours as shipped; `ready` is called once they are started. Gives jobs a
     second, their ratio to Y, and the milliseconds of CPU that the workers took for each; with `to_the_end`
@@ -300,12 +301,20 @@ def drain(
         cpu = (cpu_seconds(pids) - cpu) / max(marked() - seen, 1)
         if to_the_end:
             until(lambda: not waiting(), waiting)
-    times = [at for _, at in marks()]
+    times = _since_all_began(marks())
     rate = (len(times) - 1) / max(times[-1] - times[0], 1) * 1e9
     measured = {"a_second": rate, "Y": rate / ((yard + yardstick()) / 2), "worker_CPU_ms": cpu * 1000}
     if to_the_end:
         measured["last_outcome_ms"] = _last_finished() - times[-1] / 1e6
     return measured
+
+
+def _since_all_began(seen: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return the times of the starts since each process had its first; of all, if one of them came at the end."""
+    first = {pid: at for _, at, pid in reversed(seen)}
+    times = [at for _, at, _ in seen]
+    since = [at for at in times if at >= max(first.values())]
+    return since if len(since) > len(times) / 2 else times
 
 
 def _last_finished() -> float:

@@ -49,7 +49,7 @@ def picking_up(queue: beside.Queue, count: int) -> None:
             queue.enqueue(number)
             returned[number] = time.monotonic_ns()
         helper.until(lambda: helper.marked() > count)
-    waits = [(at - returned[number]) / 1e6 for number, at in helper.marks() if number in returned]
+    waits = [(at - returned[number]) / 1e6 for number, at, _ in helper.marks() if number in returned]
     helper.say(f"{queue.name}: pick-up, ms", p50=helper.median(waits), p99=helper.percentile(waits, 0.99))
 
 

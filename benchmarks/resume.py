@@ -17,7 +17,7 @@ def main() -> None:
         with helper.workers(helper.runworker()):
             helper.until(lambda: helper.waiting() == 0, lambda: job.entries.count())
         # The task marks when each attempt began, and when it was through.
-        (_, first), (_, failed), (_, second), (_, through) = helper.marks()
+        first, failed, second, through = (at for _, at, _ in helper.marks())
         helper.say(
             f"{options.steps:,} steps",
             taken_in_seconds=(failed - first) / 1e9,
