@@ -42,7 +42,7 @@ class Intake:
         self._lease = lease
         self._concurrency = concurrency
         self.prefetch = Prefetch(concurrency=concurrency, wanted=prefetches)
-        self._in_doubt = False
+        self._in_doubt_until: float | None = None  # when (monotonic) a claim without an answer is past committing
         self._has_floors = dialects.of(database).keeps_dead_rows
         self._floors: dict[str, tuple[Floor, float]] = {}  # by queue: what was claimed last; when to look before it
 
@@ -72,7 +72,7 @@ class Intake:
             try:
                 claimed = self._claim_from(name, limit - len(batch))
             except ConnectionProblem:
-                self._in_doubt = True  # it may have been committed anyway
+                self._in_doubt_until = time.monotonic() + self._lease  # it may have been committed anyway, or be soon
                 if not batch:
                     raise
                 break  # what we do hold is to be started; the next statement meets the problem again
@@ -113,11 +113,17 @@ class Intake:
         return claimed
 
     def release_unheard(self) -> None:
-        """After a claim whose answer was lost: give back what stands in our name though we never heard of it."""
-        if not self._in_doubt:
+        """After a claim whose answer was lost: give back what stands in our name though we never heard of it.
+
+        Again at each claim for as long as a lease: the server may still have been about to commit at the first look,
+        and what a worker holds that lives is not rescued.
+        """
+        if self._in_doubt_until is None:
             return
+        is_last_look = time.monotonic() >= self._in_doubt_until
         known = {claimed.pair for claimed in self._holdings}
         held = leases.held_by(self._worker_id, alias=self._database)
         unheard = [pair for pair in held if pair not in known]
         transitions.release_pairs(unheard, alias=self._database)
-        self._in_doubt = False
+        if is_last_look:
+            self._in_doubt_until = None

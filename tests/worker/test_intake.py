@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 
 import gnlqueue
 from gnlqueue.queue import ClaimedJob, claiming
@@ -15,6 +15,7 @@ from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.intake import Intake
 from gnlqueue.worker.table import LeaseTable
 from tests.app.tasks import nothing
+from tests.worker.conftest import fails_once
 
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
@@ -97,6 +98,27 @@ def test_a_higher_priority_is_found_when_the_time_has_come_to_look_at_all(
 
     assert [job.id for job in mine.claim(1)] == [high]
     assert asked == [False, True, False]
+
+
+def test_claim_that_is_committed_after_the_worker_has_looked_for_it_goes_back(
+    alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have been about to commit it when the connection broke; nobody would renew such a lease."""
+    mine = taking(alias)
+    fails_once(monkeypatch, claiming, "claim_ready", when="before")
+    with pytest.raises(OperationalError):
+        mine.claim(1)
+    assert mine.claim(1) == []
+
+    job = nothing.using(max_attempts=1).enqueue()
+    (late,) = claiming.claim_many(worker_id="w1", limit=1)
+
+    (claimed,) = mine.claim(1)
+    assert (claimed.id, claimed.attempts, claimed.lease_token) == (job.pk, 1, late.lease_token + 1)
+
+    mine._in_doubt_until = 0.0  # a lease later
+    mine.claim(1)
+    assert mine._in_doubt_until is None
 
 
 def test_nothing_is_lost_or_claimed_twice(alias: str, asked: list[bool]) -> None:
