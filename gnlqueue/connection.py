@@ -39,9 +39,16 @@ def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
     settings["AUTOCOMMIT"] = True  # or nothing that we write would be committed
     before = connections[alias]
     connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, alias)
+    connect = connection.connect
+
+    def connect_and_set_up() -> None:
+        connect()
+        dialects.of(alias).set_up(connection)
+
+    # Each time: after an error that somebody has caught, Django connects anew by itself.
+    connection.connect = connect_and_set_up
     connections[alias] = connection
     try:
-        dialects.of(alias).set_up(connection)
         yield connection
     finally:
         connection.close()

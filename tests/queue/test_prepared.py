@@ -1,9 +1,10 @@
 """On PostgreSQL a worker's own connection keeps the plan of its claim, and claims also where that is lost."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from django.db import DataError, connections, transaction
+from django.db import DataError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue import queue
@@ -70,6 +71,16 @@ def test_a_pooler_may_lend_another_connection(connection: BaseDatabaseWrapper) -
 def test_a_pooler_may_lend_a_connection_that_knows_the_statement(connection: BaseDatabaseWrapper) -> None:
     claim_one()
     prepared.keep(connection)  # as one that has prepared nothing yet
+    claim_one()
+    claim_one()
+    assert len(names(connection)) == 1
+
+
+def test_a_connection_that_was_lost_in_what_may_fail_keeps_plans_again(connection: BaseDatabaseWrapper) -> None:
+    """Whoever goes on after the error gets a new session from Django, in which nothing is prepared or set."""
+    claim_one()
+    with suppress(OperationalError), transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     claim_one()
     claim_one()
     assert len(names(connection)) == 1
