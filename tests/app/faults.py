@@ -1,14 +1,15 @@
 """Deterministic faults for the processes that a test starts: they die before or after the n-th call of a function.
 
-GNLQUEUE_TEST_KILL  JSON: ``{"function": "gnlqueue.queue.claiming.claim_ready", "when": "before", "call": 1}``. With
-                    "after" only calls that returned something count. It happens once: whoever comes first takes it.
+GNLQUEUE_TEST_KILL  JSON: ``{"function": "gnlqueue.queue.claiming.claim_ready", "when": "before", "call": 1}``, or a
+                    method. With "after" only calls that returned something count. It happens once: whoever comes first
+                    takes it.
 GNLQUEUE_TEST_SET   JSON: dotted names of module attributes, and values: ``{"gnlqueue.worker.timeouts.GRACE": 0.2}``
 """
 
 import functools
-import importlib
 import json
 import os
+import pkgutil
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -24,13 +25,13 @@ def install() -> None:
         setattr(*_split(name), value)
     if KILL in os.environ:
         kill = json.loads(os.environ[KILL])
-        module, name = _split(kill["function"])
-        setattr(module, name, _killing(getattr(module, name), kill["when"], kill.get("call", 1)))
+        owner, name = _split(kill["function"])
+        setattr(owner, name, _killing(getattr(owner, name), kill["when"], kill.get("call", 1)))
 
 
 def _split(dotted: str) -> tuple[Any, str]:
-    module, name = dotted.rsplit(".", 1)
-    return importlib.import_module(module), name
+    owner, name = dotted.rsplit(".", 1)
+    return pkgutil.resolve_name(owner), name
 
 
 def _killing(function: Callable[..., Any], when: str, call: int) -> Callable[..., Any]:

@@ -47,6 +47,12 @@ def tell(context: JobContext, what: str = "ran") -> None:
 
 
 @gnlqueue.task(takes_context=True)
+def tell_in_a_step(context: JobContext) -> None:
+    """Say that it ran, in a step."""
+    context.step("tell", lambda: events.tell("ran", job=context.job_id, attempt=context.attempt))
+
+
+@gnlqueue.task(takes_context=True)
 def wait(context: JobContext, gate: str = "go") -> None:
     """Run until the test opens the gate."""
     events.tell("began", job=context.job_id, attempt=context.attempt, pid=os.getpid())

@@ -1,5 +1,6 @@
 """What tests of the worker share: a directory for events, and workers in processes or threads of their own."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ from gnlqueue.models import Job, JobStatus
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.worker.loop import Worker
 from tests.app import events
+from tests.app.faults import KILL
 from tests.worker import processes
 from tests.worker.processes import RunWorker, Zygote, until
 
@@ -89,6 +91,11 @@ def run(task: Any, *args: Any, **options: Any) -> Job:
     job = task.enqueue(*args)
     drain(**options)
     return row(job)
+
+
+def dying(function: str, when: str, call: int = 1) -> dict[str, str]:
+    """The environment of processes of which one dies before or after its first (or a later) call of a function."""
+    return {KILL: json.dumps({"function": function, "when": when, "call": call})}
 
 
 def fails_once(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, when: str, at: int = 1) -> None:

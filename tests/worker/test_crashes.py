@@ -13,16 +13,10 @@ import gnlqueue
 from gnlqueue.models import Job, JobAttempt, JobStatus
 from tests.app import tasks
 from tests.app.events import open_gate, told
-from tests.app.faults import KILL
-from tests.worker.conftest import count, on_sqlite, row, until_all, until_status, until_told
+from tests.worker.conftest import count, dying, on_sqlite, row, until_all, until_status, until_told
 from tests.worker.processes import RunWorker, until
 
 Run = Callable[..., RunWorker]
-
-
-def dying(function: str, when: str, call: int = 1) -> dict[str, str]:
-    """The environment of workers of which one dies before or after its first (or a later) call of a function."""
-    return {KILL: json.dumps({"function": function, "when": when, "call": call})}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
 
 import gnlqueue
-from gnlqueue.queue import ClaimedJob, claiming
+from gnlqueue.queue import ClaimedJob, claiming, crashes
 from gnlqueue.queue.transitions import release_many
 from gnlqueue.worker import intake
 from gnlqueue.worker.holdings import Holdings
@@ -98,6 +99,42 @@ def test_a_higher_priority_is_found_when_the_time_has_come_to_look_at_all(
 
     assert [job.id for job in mine.claim(1)] == [high]
     assert asked == [False, True, False]
+
+
+@on_postgresql
+@pytest.mark.parametrize("how", ["given back", "lost with its worker", "of a higher priority"])
+def test_what_comes_before_is_found_within_a_second_however_much_is_beyond(
+    alias: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By a worker that always gets as many as it asks for, and whose look at the whole queue takes ten seconds."""
+    clock = [0.0]
+    claim = claiming.claim_ready
+
+    def slow(*args: Any, **kwargs: Any) -> list[ClaimedJob]:
+        clock[0] += 0.01 if kwargs.get("beyond") else 10.0
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(claiming, "claim_ready", slow)
+    first = nothing.enqueue()
+    (other,) = claiming.claim_many(worker_id="other", limit=1)
+    gnlqueue.enqueue_many(nothing.bind() for _ in range(200))
+    mine = taking(alias)
+    asked.clear()
+    mine.claim(1)
+    looked_at = clock[0]
+    if how == "given back":
+        release_many([other])
+    elif how == "lost with its worker":
+        crashes.end_crashed("other", [other.pair], alias=alias)
+    else:
+        first = nothing.using(priority=1).enqueue()
+
+    while mine.claim(1)[0].id != first.pk:
+        assert clock[0] < looked_at + 1.02
+
+    assert asked.count(True) >= 90
+    assert asked.count(False) == 2
 
 
 def test_claim_that_is_committed_after_the_worker_has_looked_for_it_goes_back(
