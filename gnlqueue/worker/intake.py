@@ -16,6 +16,7 @@ from gnlqueue.worker.prefetch import Prefetch
 
 SCANS = 1 / 20  # of the time, for claims that look at a whole queue
 SCAN_EVERY = 1.0  # seconds, at the least
+LOOK_EVERY = 1.0  # seconds, for claims whose answer was lost
 
 
 class Intake:
@@ -43,6 +44,7 @@ class Intake:
         self._concurrency = concurrency
         self.prefetch = Prefetch(concurrency=concurrency, wanted=prefetches)
         self._in_doubt_until: float | None = None  # when (monotonic) a claim without an answer is past committing
+        self._next_look = 0.0  # for such a claim
         self._has_floors = dialects.of(database).keeps_dead_rows
         self._floors: dict[str, tuple[Floor, float]] = {}  # by queue: what was claimed last; when to look before it
 
@@ -73,6 +75,7 @@ class Intake:
                 claimed = self._claim_from(name, limit - len(batch))
             except ConnectionProblem:
                 self._in_doubt_until = time.monotonic() + self._lease  # it may have been committed anyway, or be soon
+                self._next_look = 0.0
                 if not batch:
                     raise
                 break  # what we do hold is to be started; the next statement meets the problem again
@@ -115,15 +118,16 @@ class Intake:
     def release_unheard(self) -> None:
         """After a claim whose answer was lost: give back what stands in our name though we never heard of it.
 
-        Again at each claim for as long as a lease: the server may still have been about to commit at the first look,
-        and what a worker holds that lives is not rescued.
+        Once a second for as long as a lease: the server may still have been about to commit at the first look, and what
+        a worker holds that lives is not rescued.
         """
-        if self._in_doubt_until is None:
+        now = time.monotonic()
+        if self._in_doubt_until is None or now < self._next_look:
             return
-        is_last_look = time.monotonic() >= self._in_doubt_until
+        self._next_look = now + LOOK_EVERY
         known = {claimed.pair for claimed in self._holdings}
         held = leases.held_by(self._worker_id, alias=self._database)
         unheard = [pair for pair in held if pair not in known]
         transitions.release_pairs(unheard, alias=self._database)
-        if is_last_look:
+        if now >= self._in_doubt_until:
             self._in_doubt_until = None

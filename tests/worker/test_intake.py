@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connections
 
 import gnlqueue
-from gnlqueue.queue import ClaimedJob, claiming, crashes
+from gnlqueue.queue import ClaimedJob, claiming, crashes, leases
 from gnlqueue.queue.transitions import release_many
 from gnlqueue.worker import intake
 from gnlqueue.worker.holdings import Holdings
@@ -141,6 +141,8 @@ def test_claim_that_is_committed_after_the_worker_has_looked_for_it_goes_back(
     alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may have been about to commit it when the connection broke; nobody would renew such a lease."""
+    clock = [100.0]
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     mine = taking(alias)
     fails_once(monkeypatch, claiming, "claim_ready", when="before")
     with pytest.raises(OperationalError):
@@ -150,12 +152,17 @@ def test_claim_that_is_committed_after_the_worker_has_looked_for_it_goes_back(
     job = nothing.using(max_attempts=1).enqueue()
     (late,) = claiming.claim_many(worker_id="w1", limit=1)
 
+    assert mine.claim(1) == []  # it looks once a second, however often it claims
+
+    clock[0] += intake.LOOK_EVERY
     (claimed,) = mine.claim(1)
     assert (claimed.id, claimed.attempts, claimed.lease_token) == (job.pk, 1, late.lease_token + 1)
 
-    mine._in_doubt_until = 0.0  # a lease later
+    clock[0] += 60  # a lease
     mine.claim(1)
-    assert mine._in_doubt_until is None
+    monkeypatch.setattr(leases, "held_by", None)  # nobody asks any more
+    clock[0] += intake.LOOK_EVERY
+    mine.claim(1)
 
 
 def test_nothing_is_lost_or_claimed_twice(alias: str, asked: list[bool]) -> None:
