@@ -182,7 +182,7 @@ class Step:
         failed = self.note_failure(error)
         if again:
             raise TryAgain(self.options.backoff.delay(self.tries).total_seconds())
-        self.run.note_failure(self, failed)
+        self.run.failures.note(self, failed)
         return failed
 
     def note_failure(self, error: BaseException) -> StepFailed:

@@ -93,7 +93,7 @@ class Failures:
         self._unsealed: list[Failure] = []
 
     def note(self, step: Step, failed: StepFailed) -> None:
-        """Remember a failure that the handler is about to see."""
+        """Remember a failure that the handler is about to see; if it goes on after it, the failure is sealed."""
         # The same thread is not always the same piece of work: in a pool it may do something else by now.
         work = stack()[-1] if step.caller.task is None else None
         self._unsealed.append(Failure(step, failed, work))

@@ -201,10 +201,6 @@ class Run(Steps):
         except JobInterrupt as stops:
             self.stop(stops)
 
-    def note_failure(self, step: Step, failed: StepFailed) -> None:
-        """Remember a failure that the handler is about to see; if it goes on after it, the failure is sealed."""
-        self.failures.note(step, failed)
-
     def stop(self, interrupt: JobInterrupt) -> NoReturn:
         """Set what stops the run, unless something did before, and raise it."""
         with self._interrupting:
