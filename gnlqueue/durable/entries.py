@@ -145,13 +145,10 @@ class Journal:
     def insert(self, wanted: Wanted, status: EntryStatus, *, starting: bool, **values: Any) -> Entry:
         """Add an entry; with `starting` something is about to begin, which a request to cancel forbids."""
         position = next(self._positions)
-
-        def write() -> int:
-            return self._insert(wanted, position, status, **values)
-
+        write = partial(self._insert, wanted, position, status, **values)
         id = self._fenced(write, wanted.key, status, starting=starting)
         entry = self._new(id, wanted, position, status)
-        self._note_change(entry, status, **values)
+        self.adopt(entry, status, **values)
         return entry
 
     def _new(self, id: int, wanted: Wanted, position: int, status: EntryStatus) -> Entry:
@@ -177,12 +174,9 @@ class Journal:
 
     def change(self, entry: Entry, status: EntryStatus, *, starting: bool = False, **values: Any) -> None:
         """Change an entry to `status`, under this run's token, if it still is what this run knows of it."""
-
-        def write() -> int:
-            return self._change(entry, status, **values)
-
+        write = partial(self._change, entry, status, **values)
         self._fenced(write, entry.key, status, starting=starting)
-        self._note_change(entry, status, **values)
+        self.adopt(entry, status, **values)
 
     def _change(self, entry: Entry, status: EntryStatus, *conditions: RawSQL, **values: Any) -> int:
         times = {"started_at": clock()} if status == EntryStatus.STARTED else {"finished_at": clock()}
@@ -193,7 +187,8 @@ class Journal:
             raise FenceLost
         return entry.id
 
-    def _note_change(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
+    def adopt(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
+        """Take over into an entry what has been committed of it."""
         entry.status = status
         entry.lease_token = self.fence.token
         for name, value in values.items():
@@ -302,10 +297,6 @@ class Journal:
         if connection.vendor == "postgresql" and not connection.savepoint_ids:
             conditions.append(_WRITTEN_IN_THIS_TRANSACTION)
         self._change(entry, status, *conditions, **values)
-
-    def adopt(self, entry: Entry, status: EntryStatus, **values: Any) -> None:
-        """Note what the transaction has committed."""
-        self._note_change(entry, status, **values)
 
     def stored_status(self, key: str, *, wait: bool) -> EntryStatus | None:
         """Return the entry's status under our token, `None` where there is none, or the database is away.
