@@ -12,6 +12,11 @@ from __future__ import annotations
 import hashlib
 
 
+def can_name(text: object) -> bool:
+    """Tell whether this may name a run or a step, or be a caller's own key: 1 to 200 printable characters."""
+    return isinstance(text, str) and 1 <= len(text) <= 200 and text.isprintable()
+
+
 def keyed(name: str, own: str) -> str:
     """Return the key of a step to which its caller gave one, and which is found by that alone: `charge[5]`."""
     return f"{name}[{own}]"

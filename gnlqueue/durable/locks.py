@@ -25,6 +25,7 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.durable.context import current
 from gnlqueue.durable.entries import Entry
 from gnlqueue.durable.fences import LockFence
+from gnlqueue.durable.keys import can_name
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobBlocked, JobGivenUp, JobInterrupt, JournalMismatch, LeaseLost, RunBlocked, RunLocked
 from gnlqueue.lengths import seconds
@@ -114,7 +115,7 @@ class _OutsideRun(Run):
 
 
 def _check_run_id(run_id: str) -> None:
-    if not (isinstance(run_id, str) and 1 <= len(run_id) <= 200 and run_id.isprintable()):
+    if not can_name(run_id):
         raise ValueError(f"A run id must be a string of 1 to 200 printable characters, not {run_id!r:.220}.")
 
 

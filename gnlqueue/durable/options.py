@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from gnlqueue.backoff import Backoff
+from gnlqueue.durable.keys import can_name
 from gnlqueue.options import exception_classes
 
 OnDoubt = Literal["block", "rerun", "fail"]
@@ -63,7 +64,5 @@ class StepOptions:
             raise ValueError(f'on_doubt must be "block", "rerun" or "fail", not {self.on_doubt!r}.')
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
             raise ValueError(f"max_attempts of a step must be an integer of at least 1, not {self.max_attempts!r}.")
-        if self.key is not None and not (
-            isinstance(self.key, str) and 1 <= len(self.key) <= 200 and self.key.isprintable()
-        ):
+        if self.key is not None and not can_name(self.key):
             raise ValueError(f"A step's key must be a string of 1 to 200 printable characters, not {self.key!r:.220}.")

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any
 
 from gnlqueue.durable.entries import Entry, Wanted
-from gnlqueue.durable.keys import is_keyed, keyed, name_of, own_key, repeated
+from gnlqueue.durable.keys import can_name, is_keyed, keyed, name_of, own_key, repeated
 from gnlqueue.durable.verdicts import Repeated
 from gnlqueue.models import NOT_EFFECTS, EntryStatus
 
@@ -65,8 +65,7 @@ class Replay:
         Raises `ValueError` for a name that would be ambiguous, a key used twice, or a missing key outside of the main
         flow.
         """
-        text = isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
-        if not text or any(char in "#[]" for char in name):
+        if not can_name(name) or any(char in "#[]" for char in name):
             raise ValueError(
                 f"A step's name must be 1 to 200 printable characters without '#', '[' and ']', not {name!r:.220}."
             )
