@@ -175,7 +175,7 @@ class Replay:
         a later attempt can be repeated then. The ids are added to those that it has.
         """
         found: dict[int, Entry] = {}
-        for trait in _traits(wanted.key, wanted.kind, wanted.args_hash, keyed=is_keyed(wanted.key)):
+        for trait in _traits(wanted.key, wanted.kind, wanted.args_hash, with_key=is_keyed(wanted.key)):
             alike = self._not_asked_for.get(trait, [])
             if alike and alike[0].visited:  # a loop asks for the first ones first: no step need look at these again
                 alike[:] = [each for each in alike if not each.visited]
@@ -217,7 +217,7 @@ class Replay:
         found: dict[tuple[Any, ...], list[Entry]] = {}
         for entry in self._left_out():
             if entry.status in _MAY_HAVE_HAPPENED and entry.kind not in NOT_EFFECTS:
-                for trait in _traits(entry.key, entry.kind, entry.args_hash, keyed=not is_keyed(entry.key)):
+                for trait in _traits(entry.key, entry.kind, entry.args_hash, with_key=not is_keyed(entry.key)):
                     found.setdefault(trait, []).append(entry)
         return found
 
@@ -254,12 +254,12 @@ def _asked_twice(entry: Entry, wanted: Wanted) -> Mismatch:
     )
 
 
-def _traits(key: str, kind: str, args_hash: str | None, *, keyed: bool) -> list[tuple[Any, ...]]:
+def _traits(key: str, kind: str, args_hash: str | None, *, with_key: bool) -> list[tuple[Any, ...]]:
     """Return the traits of a step: two that share one look alike, see `Replay.note_what_it_may_repeat`.
 
-    `keyed` says whether the later of the two has a key: the first trait is for a key that was added or dropped.
+    `with_key` says whether the later of the two has a key: the first trait is for a key that was added or dropped.
     """
-    traits: list[tuple[Any, ...]] = [("name", name_of(key), keyed)]
+    traits: list[tuple[Any, ...]] = [("name", name_of(key), with_key)]
     if args_hash is not None:
         traits += [("name", name_of(key), args_hash), ("kind", kind, args_hash)]
     if is_keyed(key):
