@@ -186,9 +186,8 @@ def case_of(entry_id: int, alias: str) -> Case | None:
     notes = list(reversed(newest))
     token, worker_id = _began_by(entry, job, alias)
     worker = WorkerProcess.objects.using(alias).filter(worker_id=worker_id).first() if worker_id else None
-    blocked = job is not None and job.status == JobStatus.BLOCKED and job.blocked_reason == "mismatch"
     mismatch = None
-    if job is not None and blocked and mismatched_entry(job) == entry:
+    if mismatched_entry(job) == entry:
         mismatch = next((note for note in reversed(notes) if note.kind == StepNote.Kind.MISMATCH), None)
     got = asked_instead(mismatch.value) if mismatch is not None else {}
     return Case(entry, job, read_clock(alias), notes, token, worker_id, worker, mismatch, got)

@@ -71,7 +71,7 @@ def view(admin: QueuePage[Job], request: HttpRequest, job: Job) -> HttpResponse:
     steps = list(_steps(history, shows_payload=shows_payload))
     beginnings = history.beginnings()
     last = steps[-1].entry if steps and "steps_before" not in request.GET else None
-    mismatch = mismatched_entry(job) if job.blocked_reason == "mismatch" else None
+    mismatch = mismatched_entry(job)
     reasons = why.reasons(job_facts.facts_of(request, job, now, mismatch=mismatch, last=last, alias=alias))
     copies = Job.objects.using(alias).filter(origin_id=job.pk).order_by("id")
     made = list(copies.values_list("id", flat=True)[: MOST_MADE + 1])

@@ -61,8 +61,13 @@ def in_doubt(*, using: str | None = None, limit: int = 100) -> list[RunJournalEn
     return list({entry.pk: entry for entry in (*doubtful[:limit], *mismatched)}.values())[:limit]
 
 
-def mismatched_entry(job: Job) -> RunJournalEntry | None:
-    """Return the entry at which a job was last found not to fit its journal."""
+def mismatched_entry(job: Job | None) -> RunJournalEntry | None:
+    """Return the entry that the code of a blocked job does not fit; `None` where the job is not blocked by a mismatch.
+
+    It is the entry at which that was last found.
+    """
+    if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
+        return None
     notes = StepNote.objects.using(job._state.db).filter(entry__run_id=job.run_id, kind=StepNote.Kind.MISMATCH)
     note = notes.select_related("entry").order_by("-id").first()
     return note.entry if note is not None else None
@@ -140,9 +145,10 @@ def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> Non
 
 
 def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecorded | NotHappened, alias: str) -> None:
-    if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
+    entry = mismatched_entry(job)
+    if entry is None:
         raise _already_resolved(row)
-    if mismatched_entry(job) != row:
+    if entry != row:
         raise ValueError(
             f"The run {row.run_id!r} is blocked at a step other than {row.key!r}: manage.py gnlqueue blocked lists it."
         )
@@ -183,14 +189,7 @@ def _asked_instead(row: RunJournalEntry) -> dict[str, Any]:
 
 def _looks_renamed(row: RunJournalEntry, job: Job | None) -> bool:
     """Tell whether the job is blocked because the code asks for a step that looks like this one under another name."""
-    return _is_mismatch(row, job) and is_renaming(row.key, _asked_instead(row).get("key", ""))
-
-
-def _is_mismatch(row: RunJournalEntry, job: Job | None) -> bool:
-    """Tell whether the job is blocked because the code does not fit this step."""
-    if job is None or job.status != JobStatus.BLOCKED or job.blocked_reason != "mismatch":
-        return False
-    return mismatched_entry(job) == row
+    return mismatched_entry(job) == row and is_renaming(row.key, _asked_instead(row).get("key", ""))
 
 
 def _refuse_wrong_answer(row: RunJournalEntry, job: Job | None, answer: Resolution) -> None:
@@ -203,7 +202,7 @@ def _refuse_wrong_answer(row: RunJournalEntry, job: Job | None, answer: Resoluti
     if decisions != row.decisions:
         return
     blocked = job if job is not None and job.status == JobStatus.BLOCKED else None
-    mismatch = _is_mismatch(row, job)
+    mismatch = mismatched_entry(job) == row
     if isinstance(answer, Happened | NotHappened) and mismatch and status != EntryStatus.IN_DOUBT:
         wrong, fits = "is not in doubt: the code does not fit it", ["GoOn() (--go-on)"]
         if status in {EntryStatus.DONE, EntryStatus.FAILED} and _asked_instead(row):
