@@ -21,6 +21,7 @@ from gnlqueue.durable.verdicts import Verdicts, asked_instead
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
+from gnlqueue.queue.attempts import LONGEST_REASON
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.redaction import MASK, hides_something
 
@@ -140,7 +141,8 @@ def _fail(row: RunJournalEntry, job: Job | None, reason: str, alias: str) -> Non
     if job is None:
         raise ValueError("This run belongs to no job; answer Happened or NotHappened.")
     _change(row)
-    if not operating.fail_blocked(job.pk, payloads.scrub(f"Given up by a human: {reason}", 2000), alias=alias):
+    why = payloads.scrub(f"Given up by a human: {reason}", LONGEST_REASON)
+    if not operating.fail_blocked(job.pk, why, alias=alias):
         raise _nothing_to_fail(row, job)
 
 
