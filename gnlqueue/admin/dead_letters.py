@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from gnlqueue.admin.verbs import in_bulk
 from gnlqueue.finding import NO_ERROR, Criteria
 from gnlqueue.finding.criteria import LATEST_ERROR
 from gnlqueue.models import DeadJob, Job, JobStatus
+from gnlqueue.queue.reading import dead_letters
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.templatetags.gnlqueue_admin import ago, duration, number, roughly
 
@@ -104,11 +105,25 @@ class Groups:
     first: datetime | None
 
 
-def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) -> tuple[list[Group], int]:
-    """Return the groups of (id, task name, finished at, error class), newest first, and how many were left out."""
-    rows = list(rows)
+def groups_of_dead(alias: str) -> Groups:
+    """Group the newest dead jobs, up to `CAP` of them, by task and error of their last attempt."""
+    newest = dead_letters(None, None, using=alias).annotate(latest_error=LATEST_ERROR)
+    rows = list(newest.values_list("id", "task_name", "finished_at", "latest_error")[: CAP + 1])
+    is_capped = len(rows) > CAP
+    del rows[CAP:]
+    found = _grouped(rows)
+    largest = sorted(found, key=lambda each: -each.count)[:MOST_GROUPS]
+    samples = Job.objects.using(alias).filter(pk__in=[each.newest for each in largest])
+    texts = dict(samples.values_list("pk", "last_error"))
+    for each in largest:
+        each.sample = texts.get(each.newest) or ""
+    return Groups(largest, len(rows), is_capped, len(found) - len(largest), rows[-1][2] if rows else None)
+
+
+def _grouped(rows: Sequence[tuple[int, str, Any, str]]) -> list[Group]:
+    """Return the groups of (id, task name, finished at, error class), which come newest first."""
     if not rows:
-        return [], 0
+        return []
     beginning, end = rows[-1][2], rows[0][2]
     bar = max((end - beginning) / BARS, timedelta(microseconds=1))
     found: dict[tuple[str, str], Group] = {}
@@ -119,22 +134,7 @@ def group(rows: Iterable[tuple[int, str, Any, str]], most: int = MOST_GROUPS) ->
         each.count += 1
         each.first = at
         each.per_bar[min(int((at - beginning) / bar), BARS - 1)] += 1
-    largest = sorted(found.values(), key=lambda each: -each.count)[:most]
-    jobs = Job.objects.using(alias_of(None)).filter(pk__in=[each.newest for each in largest])
-    texts = dict(jobs.values_list("pk", "last_error"))
-    for each in largest:
-        each.sample = texts.get(each.newest) or ""
-    return largest, len(found) - len(largest)
-
-
-def groups_of_dead(alias: str) -> Groups:
-    """Group the newest dead jobs, up to `CAP` of them, by task and error of their last attempt."""
-    dead = Job.objects.using(alias).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
-    newest = dead.order_by("-finished_at", "-id").annotate(latest_error=LATEST_ERROR)
-    rows = list(newest.values_list("id", "task_name", "finished_at", "latest_error")[: CAP + 1])
-    found, more = group(rows[:CAP])
-    first = rows[:CAP][-1][2] if rows else None
-    return Groups(found, min(len(rows), CAP), len(rows) > CAP, more, first)
+    return list(found.values())
 
 
 @admin.register(DeadJob)
