@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from gnlqueue.queue import crashes, leases, transitions
 from gnlqueue.queue.claimed import Pair
 from gnlqueue.worker import identity
 from gnlqueue.worker.console import job_list
+from gnlqueue.worker.forking import SIGNALS, let_signals_in
 from gnlqueue.worker.losses import say_what_waits_for_a_human
 from gnlqueue.worker.table import LeaseTable, Owner, Stage
 
@@ -164,16 +165,16 @@ class HeartbeatThread(threading.Thread):
         self.join()
 
 
-def run_heartbeat_process(heartbeat: Heartbeat, wakes: int, ready: Callable[[], None] = lambda: None) -> None:
-    """Beat until no worker is left whose leases it keeps; `ready` is called when no signal can end it any more.
+def run_heartbeat_process(heartbeat: Heartbeat, wakes: int) -> None:
+    """Beat until no worker is left whose leases it keeps.
 
     `wakes` is the reading end of a pipe: the supervisor writes a byte when a worker has ended, and closes it when all
     have. It also closes when the supervisor is killed. Then the heartbeat sees for itself which workers still live:
     they finish what they run, and need their leases until then.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # last to go: the supervisor says when
-    ready()
+    let_signals_in()
     outage = Outage(heartbeat.database, heartbeat.interval)
     supervised, next_beat = True, time.monotonic()
     while True:

@@ -132,7 +132,7 @@ class Supervisor:
     def _start_heartbeat(self) -> None:
         heartbeat = Heartbeat(self._template.database, self._template.lease, self._tables, self._health_file)
         self._heartbeat.started_at = time.monotonic()
-        self._heartbeat.pid = self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes, let_signals_in))
+        self._heartbeat.pid = self._fork(lambda: run_heartbeat_process(heartbeat, self._wakes))
 
     def _start_worker(self, child: _Child) -> None:
         table = next((table for table in self._tables if table.owner is Owner.NONE), None)
