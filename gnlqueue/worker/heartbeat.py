@@ -26,7 +26,7 @@ from gnlqueue.worker import identity
 from gnlqueue.worker.console import job_list
 from gnlqueue.worker.forking import SIGNALS, let_signals_in
 from gnlqueue.worker.losses import say_what_waits_for_a_human
-from gnlqueue.worker.table import LeaseTable, Owner, Stage
+from gnlqueue.worker.table import GONE, LeaseTable, Owner, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -79,13 +79,13 @@ class Heartbeat:
         Return whether something is left, because somebody has locked it.
         """
         for table in self.tables:
-            if table.owner in {Owner.CRASHED, Owner.ENDED}:
+            if table.owner in GONE:
                 self._give_back(table)
         for worker_id, until in list(self._gone.items()):
             if time.monotonic() >= until:
                 del self._gone[worker_id]  # and this is the last look
             self._release_late_claims(worker_id)
-        return any(table.owner in {Owner.CRASHED, Owner.ENDED} for table in self.tables)
+        return any(table.owner in GONE for table in self.tables)
 
     def _release_late_claims(self, worker_id: str) -> None:
         """Give back what a worker that is gone claimed last: the server may commit that after all else went back."""

@@ -39,7 +39,7 @@ from gnlqueue.worker.heartbeat import Heartbeat, run_heartbeat_process
 from gnlqueue.worker.identity import new_worker_id
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.prefetch import MAX_PREFETCH
-from gnlqueue.worker.table import Farewell, LeaseTable, Owner
+from gnlqueue.worker.table import GONE, Farewell, LeaseTable, Owner
 
 logger = logging.getLogger("gnlqueue.worker")
 
@@ -136,7 +136,7 @@ class Supervisor:
 
     def _start_worker(self, child: _Child) -> None:
         table = next((table for table in self._tables if table.owner is Owner.NONE), None)
-        lost = self._options.get("drain") and any(table.owner in {Owner.CRASHED, Owner.ENDED} for table in self._tables)
+        lost = self._options.get("drain") and any(table.owner in GONE for table in self._tables)
         if table is None or lost:
             # The database has yet to take back what ended workers held; a draining one would see nothing due.
             child.start_after = time.monotonic() + WATCH_EVERY

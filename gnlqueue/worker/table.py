@@ -29,6 +29,10 @@ class Owner(IntEnum):
     ENDED = 4  #: of its own will: nothing is to blame
 
 
+#: Of a worker that is gone, and whose jobs have yet to be given back.
+GONE = {Owner.CRASHED, Owner.ENDED}
+
+
 class Farewell(IntEnum):
     """How the worker says that it ends: its process may end with any status by what a task or a library does."""
 
