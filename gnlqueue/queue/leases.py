@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue import dialects
 from gnlqueue.dialects import Held
@@ -43,14 +42,12 @@ def keep(claimed: ClaimedJob, lease: timedelta, *, unless_cancelled: bool) -> bo
     return rows.update(lease_expires_at=clock(offset=lease)) == 1
 
 
-def renew(pairs: Sequence[Pair], lease: timedelta, *, alias: str) -> tuple[set[Pair], set[Pair]]:
-    """Renew the leases of (job id, lease token) pairs; return which were renewed, and which are lost.
+def renew(pairs: Sequence[Pair], lease: timedelta, *, alias: str) -> set[Pair]:
+    """Renew the leases of those (job id, lease token) pairs that are held, and return them.
 
-    In neither set: the row is locked by its own holder just now, and is renewed at the next beat.
+    One that is not among them is lost; or its row is locked just now, and it is renewed at the next beat.
     """
-    if not pairs:
-        return set(), set()
-    return retried(alias, lambda: _renew(sorted(pairs), lease, alias))
+    return retried(alias, lambda: _renew(sorted(pairs), lease, alias)) if pairs else set()
 
 
 def held_by(worker_id: str, *, alias: str) -> list[Pair]:
@@ -59,32 +56,21 @@ def held_by(worker_id: str, *, alias: str) -> list[Pair]:
     return list(rows.values_list("id", "lease_token"))
 
 
-def _renew(pairs: list[Pair], lease: timedelta, alias: str) -> tuple[set[Pair], set[Pair]]:
+def _renew(pairs: list[Pair], lease: timedelta, alias: str) -> set[Pair]:
+    # SQL, not a queryset: the heartbeat process, which does this, shares the memory of what it does not touch.
     connection, dialect = connections[alias], dialects.of(alias)
-    write = f"UPDATE {Job._meta.db_table} SET lease_expires_at = {dialect.now(lease)} WHERE"
+    table, write = Job._meta.db_table, f"SET lease_expires_at = {dialect.now(lease)} WHERE"
+    held_now, params = Held(pairs).as_sql(None, connection)
     if not dialect.locks_rows:
-        guard, params = Held(pairs).as_sql(None, connection)
         with connection.cursor() as cursor:
-            cursor.execute(f"{write} {guard}", params)
-        renewed = _held_of(pairs, connection)
-        return renewed, set(pairs) - renewed
-    with transaction.atomic(using=alias):
-        skip = connection.features.has_select_for_update_skip_locked
-        renewed = _held_of(pairs, connection, f"ORDER BY id {connection.ops.for_update_sql(skip_locked=skip)}")
+            cursor.execute(f"UPDATE {table} {write} {held_now} RETURNING id, lease_token", params)
+            return set(cursor.fetchall())
+    with transaction.atomic(using=alias), connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT id, lease_token FROM {table} WHERE {held_now} ORDER BY id FOR UPDATE SKIP LOCKED", params
+        )
+        renewed = set(cursor.fetchall())
         if renewed:
-            with connection.cursor() as cursor:
-                places = ", ".join(["%s"] * len(renewed))
-                cursor.execute(f"{write} id IN ({places})", sorted(id for id, _ in renewed))
-    missing = sorted(set(pairs) - renewed)
-    return renewed, set(missing) - _held_of(missing, connection) if missing else set()
-
-
-def _held_of(pairs: list[Pair], connection: BaseDatabaseWrapper, end: str = "") -> set[Pair]:
-    """Return those of the pairs that are held; `end` is how the SELECT ends.
-
-    SQL, not a queryset: the heartbeat process, which does this, shares the memory of what it does not touch.
-    """
-    guard, params = Held(pairs).as_sql(None, connection)
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT id, lease_token FROM {Job._meta.db_table} WHERE {guard} {end}", params)
-        return set(cursor.fetchall())
+            places = ", ".join(["%s"] * len(renewed))
+            cursor.execute(f"UPDATE {table} {write} id IN ({places})", sorted(id for id, _ in renewed))
+        return renewed
