@@ -12,7 +12,6 @@ from typing import Any
 from django.db import connections
 
 from gnlqueue import dialects
-from gnlqueue.conf import settings
 from gnlqueue.models import WorkerProcess
 from gnlqueue.options import check_queue_name
 from gnlqueue.registry import default_queues
@@ -35,12 +34,10 @@ def served_queues(queue_names: Sequence[str] | None) -> list[str]:
     return default_queues()
 
 
-def register(
-    worker_id: str, queue_names: Sequence[str], concurrency: int, database: str, *, lease: float | None = None
-) -> None:
+def register(worker_id: str, queue_names: Sequence[str], concurrency: int, database: str, *, lease: float) -> None:
     """Make a worker visible: to people, and to a rescue, which leaves a live worker's jobs alone.
 
-    `lease` is the worker's, in seconds (default: the setting): how long it may be silent before it counts as gone.
+    `lease` is the worker's, in seconds: how long it may be silent before it counts as gone.
     In SQL, as `note_beat` is: a worker needs little of what Django has for saving a row.
     """
     shown: dict[str, Any] = {
@@ -48,7 +45,7 @@ def register(
         "pid": os.getpid(),
         "queues": json.dumps(list(queue_names)),
         "concurrency": concurrency,
-        "lease_seconds": settings().LEASE_SECONDS if lease is None else lease,
+        "lease_seconds": lease,
         "worker_id": worker_id,
     }
     table, now = WorkerProcess._meta.db_table, dialects.of(database).now()

@@ -64,7 +64,7 @@ def tell() -> Story:
     """Let it all happen, on the queue's database."""
     alias = alias_of(None)
     story = Story(_dead(), _doubtful(), _misfit(), _done(), _running(), *_waiting())
-    identity.register("vm-1", ["default"], 4, alias)
+    identity.register("vm-1", ["default"], 4, alias, lease=60)
     OperatorAction.objects.using(alias).create(
         at=story.dead.enqueued_at,
         by="ada",

@@ -183,7 +183,7 @@ def test_the_idempotency_key_is_the_one_that_the_step_gets(play: Play, admin: Cl
 
 
 def test_the_worker_that_began_it_may_still_run(admin: Client, doubtful: RunJournalEntry, alias: str) -> None:
-    identity.register("w1", ["default"], 1, alias)
+    identity.register("w1", ["default"], 1, alias, lease=60)
     url = decision_url(doubtful)
     assert "Yes, it could. w1 is alive" in look(admin, url)
     WorkerProcess.objects.using(alias).update(heartbeat_at=PAST)

@@ -42,7 +42,7 @@ LATER = timedelta(days=3)
 @pytest.fixture
 def worker(alias: str) -> str:
     """A worker that lives, and serves the default queue."""
-    identity.register("vm-1", ["default"], 4, alias)
+    identity.register("vm-1", ["default"], 4, alias, lease=60)
     return "vm-1"
 
 

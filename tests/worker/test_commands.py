@@ -69,7 +69,7 @@ def test_stats_names_the_queues_that_nobody_serves(alias: str, capsys: Capture) 
         lines = capsys.readouterr().out.splitlines()
         return [line.removeprefix("unserved    ") for line in lines if line.startswith("unserved")]
 
-    identity.register("w", ["default"], 1, alias)
+    identity.register("w", ["default"], 1, alias, lease=60)
     tasks.nothing.enqueue()
     for name in ("mials", "resting", "partner", "partner"):
         tasks.nothing.using(queue_name=name).enqueue()

@@ -107,7 +107,7 @@ def test_a_beat_needs_nothing_of_djangos_to_write_its_sql(alias: str, monkeypatc
     held, gone, finished = jobs = claimed(3)
     queue.complete(finished)
     table = table_of([held, gone._replace(lease_token=gone.lease_token + 1), finished], Stage.BEGUN, Owner.ALIVE)
-    identity.register("w1", ["default"], 4, alias)
+    identity.register("w1", ["default"], 4, alias, lease=60)
     WorkerProcess.objects.using(alias).update(heartbeat_at=datetime(2020, 1, 1, tzinfo=UTC))
 
     with monkeypatch.context() as patch:

@@ -67,7 +67,7 @@ def test_a_worker_whose_jobs_are_done_needs_nothing_of_what_django_compiles_quer
     monkeypatch.setattr(counting, "finished", counting.Minutes())
     job, later = tasks.give.enqueue(1), tasks.nothing.using(run_after=timedelta(hours=1)).enqueue()
     queue.pause("closed")
-    identity.register("gone", ["default"], 1, alias)
+    identity.register("gone", ["default"], 1, alias, lease=60)
     WorkerProcess.objects.using(alias).update(heartbeat_at="2020-01-01T00:00Z")
     upkeep = Maintenance(["default", "closed"], database=alias, beat=20)
     candidates.prepare(alias)
