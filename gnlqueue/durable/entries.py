@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import count
 from types import FunctionType
@@ -35,22 +35,6 @@ LONGEST_NOTE = 20_000  # characters kept of evidence
 
 class ResultNotStored(PayloadError):
     """A step's result cannot be stored."""
-
-
-#: What is read of an entry, in the order of `Entry`.
-_ENTRY_COLUMNS = (
-    "id",
-    "key",
-    "kind",
-    "args_hash",
-    "function",
-    "instead_of",
-    "position",
-    "status",
-    "result",
-    "error",
-    "lease_token",
-)
 
 
 #: Whether a row was written in the transaction that is open, on PostgreSQL.
@@ -124,6 +108,10 @@ class Entry:
         return self.status in {EntryStatus.FAILED, EntryStatus.RELEASED} and not self.sealed
 
 
+#: The columns that it is read from, in the order of its fields.
+_COLUMNS = tuple(each.name for each in fields(Entry) if each.name != "visited")
+
+
 class Journal:
     """What a run has recorded, read when this attempt first asks, and the writes that change it."""
 
@@ -137,7 +125,7 @@ class Journal:
     def _read(self) -> list[Entry]:
         # At once, not with iterator(): its server-side cursors do not work behind PgBouncer.
         rows = self._rows.filter(run_id=self.run_id).order_by("position", "id")
-        columns = rows.values_list("run_id", *_ENTRY_COLUMNS)
+        columns = rows.values_list("run_id", *_COLUMNS)
         return [Entry(*values) for run_id, *values in columns if run_id == self.run_id]  # MariaDB finds "Run" for "run"
 
     # --- writing -----------------------------------------------------------------------------------------------------
