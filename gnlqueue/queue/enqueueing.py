@@ -138,19 +138,19 @@ def _insert_all(new: list[NewJob], alias: str) -> tuple[list[int], list[int]]:
     """
     ids = [0] * len(new)
     plain = [place for place, each in enumerate(new) if each.options.idempotency_key is None]
-    made = set(plain)
+    keyed = [place for place, each in enumerate(new) if each.options.idempotency_key is not None]
+    made = list(plain)
     with transaction.atomic(using=alias):
         for places in _batches(plain, new):
             rows = _execute_insert([new[place] for place in places], alias, None, returned=("id",))
             for place, id in zip(places, sorted(row[0] for row in rows), strict=True):  # RETURNING has no order
                 ids[place] = id
         wakeups.announce(alias, [new[place] for place in plain])
-        for place, each in enumerate(new) if len(plain) < len(new) else ():
-            if place not in made:
-                job = _insert_or_get(each, alias, None)
-                ids[place] = job.pk
-                if job.created:
-                    made.add(place)
+        for place in keyed:
+            job = _insert_or_get(new[place], alias, None)
+            ids[place] = job.pk
+            if job.created:
+                made.append(place)
     return ids, sorted(made)
 
 
