@@ -81,11 +81,12 @@ def end_crashed(worker_id: str, begun: Sequence[Pair], ended: Sequence[Pair] = (
     return _end_held([*begun, *ended], end, alias)
 
 
-def end_overdue(pairs: Sequence[Pair], error: str, *, alias: str) -> list[LostAttempt]:
-    """Fail the attempts of a worker process that was ended because of them; return those.
+def end_overdue(pairs: Sequence[Pair], *, alias: str) -> list[LostAttempt]:
+    """Fail attempts that ran over their timeout, so that their worker process was ended; return those that it failed.
 
     One that is not held any more is left alone, and so is one whose row is locked.
     """
+    error = "It ran longer than its timeout and could not be interrupted; its worker process was ended."
 
     def end(free: JobQuerySet, mine: JobQuerySet) -> list[LostAttempt]:
         ended = [

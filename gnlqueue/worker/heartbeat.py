@@ -36,8 +36,6 @@ ORPHAN_WATCH = 0.2
 #: Seconds until what could not be given back is offered again: often a lock is only the dead worker's own, for as long
 #: as the server has not noticed that it is gone.
 OFFER_AGAIN = 0.5
-#: What a job that is over its timeout and cannot be interrupted fails with.
-OVERDUE = "It ran longer than its timeout and could not be interrupted; its worker process was ended."
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Heartbeat:
         rest = sorted(held.difference(overdue, begun, ended))
         transitions.release_pairs(rest, alias=self.database, skip_locked=True)
         lost = crashes.end_crashed(worker_id, begun, ended, alias=self.database)
-        lost += crashes.end_overdue(overdue, OVERDUE, alias=self.database)
+        lost += crashes.end_overdue(overdue, alias=self.database)
         left = set(leases.held_by(worker_id, alias=self.database))
         _say_given_back(worker_id, held - left, begun, ended, overdue, rest)
         say_what_waits_for_a_human(lost)

@@ -24,7 +24,7 @@ from gnlqueue.worker import executor, foreground, identity, outcomes, wakeup
 from gnlqueue.worker.connections import close_broken_connections
 from gnlqueue.worker.console import job_list
 from gnlqueue.worker.executor import Outcome, Terms
-from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, OVERDUE, Heartbeat, HeartbeatThread
+from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.inbox import Inbox
 from gnlqueue.worker.intake import Intake
@@ -382,7 +382,7 @@ class Worker:
             return
         try:
             self._intake.release_unheard()
-            crashes.end_overdue(list(overdue), OVERDUE, alias=self.database)
+            crashes.end_overdue(list(overdue), alias=self.database)
             transitions.release_many(unfinished)
             identity.forget(self.worker_id, self.database)
         except (*ConnectionProblem, GnlqueueError) as error:
