@@ -43,7 +43,7 @@ class Intake:
         self._lease = lease
         self._concurrency = concurrency
         self.prefetch = Prefetch(concurrency=concurrency, wanted=prefetches)
-        self._in_doubt_until: float | None = None  # when (monotonic) a claim without an answer is past committing
+        self._unheard_until: float | None = None  # when (monotonic) a claim without an answer is past committing
         self._next_look = 0.0  # for such a claim
         self._has_floors = dialects.of(database).keeps_dead_rows
         self._floors: dict[str, tuple[Floor, float]] = {}  # by queue: what was claimed last; when to look before it
@@ -74,7 +74,7 @@ class Intake:
             try:
                 claimed = self._claim_from(name, limit - len(batch))
             except ConnectionProblem:
-                self._in_doubt_until = time.monotonic() + self._lease  # it may have been committed anyway, or be soon
+                self._unheard_until = time.monotonic() + self._lease  # it may have been committed anyway, or be soon
                 self._next_look = 0.0
                 if not batch:
                     raise
@@ -122,12 +122,12 @@ class Intake:
         a worker holds that lives is not rescued.
         """
         now = time.monotonic()
-        if self._in_doubt_until is None or now < self._next_look:
+        if self._unheard_until is None or now < self._next_look:
             return
         self._next_look = now + LOOK_EVERY
         known = {claimed.pair for claimed in self._holdings}
         held = leases.held_by(self._worker_id, alias=self._database)
         unheard = [pair for pair in held if pair not in known]
         transitions.release_pairs(unheard, alias=self._database)
-        if now >= self._in_doubt_until:
-            self._in_doubt_until = None
+        if now >= self._unheard_until:
+            self._unheard_until = None
