@@ -33,7 +33,7 @@ def end_lost_attempts(
     alias: str,
     now: datetime | None = None,
     innocent: Collection[Pair] = (),
-    lost_by_worker: Mapping[str | None, int] | None = None,
+    lost_by_worker: Mapping[str | None, int],
 ) -> list[LostAttempt]:
     """End attempts whose worker is gone, inside the caller's transaction, and return them.
 
@@ -44,8 +44,8 @@ def end_lost_attempts(
     rows.
     """
     rows = list(lost_rows.only(*_COLUMNS))
-    suspects = Counter(job.worker_id for job in rows if (job.pk, job.lease_token) not in innocent)
-    suspects |= Counter(lost_by_worker or {})  # the larger number of each
+    to_blame = Counter(job.worker_id for job in rows if (job.pk, job.lease_token) not in innocent)
+    to_blame |= Counter(lost_by_worker)  # the larger number of each
     ended = []
     for job in rows:
         crashes = job.crashes + 1
@@ -54,8 +54,8 @@ def end_lost_attempts(
         guilty = False
         if (job.pk, job.lease_token) in innocent:
             error += " This job had run to its end, and another one was running: the attempt does not count."
-        elif suspects[job.worker_id] > 1:
-            error += f" It held {suspects[job.worker_id]} jobs, and nobody knows which did it: no attempt counts."
+        elif to_blame[job.worker_id] > 1:
+            error += f" It held {to_blame[job.worker_id]} jobs, and nobody knows which did it: no attempt counts."
         else:
             guilty = True
         ended.append(
@@ -73,10 +73,10 @@ def end_crashed(worker_id: str, begun: Sequence[Pair], ended: Sequence[Pair] = (
     who is to blame depends on all of them.
     """
     innocent = set(ended) if begun else set()
-    suspects: dict[str | None, int] = {worker_id: len(begun or ended)}
+    lost: dict[str | None, int] = {worker_id: len(begun or ended)}
 
     def end(free: JobQuerySet, mine: JobQuerySet) -> list[LostAttempt]:
-        return end_lost_attempts(free, mine, alias=alias, innocent=innocent, lost_by_worker=suspects)
+        return end_lost_attempts(free, mine, alias=alias, innocent=innocent, lost_by_worker=lost)
 
     return _end_held([*begun, *ended], end, alias)
 
