@@ -114,12 +114,6 @@ class Step:
                 f"{error}{passed}. Pass them after the function, as it takes them."
             ) from None
 
-    def check_held(self) -> None:
-        """Stop the run where it is lost or cancelled; costs no commit."""
-        stops = self.run.fence.why_lost()
-        if stops is not None:
-            self.run.stop(stops)
-
     # --- storing -----------------------------------------------------------------------------------------------------
 
     def record(self, status: EntryStatus, *, evidence: str, starting: bool = False, **values: Any) -> None:

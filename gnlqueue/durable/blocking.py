@@ -104,7 +104,6 @@ def _encoded(wanted: Wanted) -> str:
 
 
 def _for_mismatch(run: Run, journal: Journal, entry_id: int, text: str, asked: str) -> NoReturn:
-    if (stops := run.fence.why_lost()) is not None:  # the run is somebody else's, and so is the question
-        run.stop(stops)
+    run.check_held()  # else the run is somebody else's, and so is the question
     journal.note(entry_id, StepNote.Kind.MISMATCH, f"token {run.fence.token}", text, asked)
     run.stop(JobBlocked(text, "mismatch"))

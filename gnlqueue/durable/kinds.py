@@ -47,7 +47,7 @@ class AtLeastOnce(Step):
     kind = StepKind.IDEMPOTENT
 
     def attempt(self) -> Protocol:
-        self.check_held()
+        self.run.check_held()
         reply = yield self.call()
         error = reply.error
         if error is None:
@@ -135,7 +135,7 @@ class ExactlyOnce(MayBeInDoubt):
     kind = StepKind.ATOMIC
 
     def attempt(self) -> Protocol:
-        self.check_held()
+        self.run.check_held()
         try:
             self.entry, result = atomic.run(self.journal, self.wanted, self.entry, self._function)
         except atomic.HalfCommitted as half:
@@ -145,7 +145,7 @@ class ExactlyOnce(MayBeInDoubt):
             raised = "" if half.error is half else f"; then {shown(half.error)} was raised"
             return (yield from self.doubt(half.error, f"{half}{raised}"))
         except atomic.RolledBack as rolled_back:
-            self.check_held()
+            self.run.check_held()
             raise self.after_error(rolled_back) from rolled_back
         except BaseException as error:
             if not self._begun and self._lost_a_race(error):

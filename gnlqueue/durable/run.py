@@ -194,6 +194,12 @@ class Run(Steps):
         if self.settling:
             self.stop(JobGivenUp(f"Its attempts are used up, so the step {key!r} does not begin. Retry to go on."))
 
+    def check_held(self) -> None:
+        """Stop where the run is lost or cancelled; costs no commit."""
+        stops = self.fence.why_lost()
+        if stops is not None:
+            self.stop(stops)
+
     def write(self, write: Callable[[], T]) -> T:
         """Do a fenced write; where the fence is lost, that stops the run."""
         try:
@@ -281,9 +287,7 @@ class Run(Steps):
 
     def _check(self) -> None:
         self._raise_if_stopped()
-        stops = self.fence.why_lost()
-        if stops is not None:
-            self.stop(stops)
+        self.check_held()
 
     def _raise_if_stopped(self) -> None:
         if self.interrupt is not None:

@@ -7,19 +7,20 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from gnlqueue.durable import atomic, base, protocol
+from gnlqueue.durable import atomic, protocol
 from gnlqueue.durable.entries import Journal
+from gnlqueue.durable.run import Run
 
 #: Point -> for each kind of step, where in the code it is.
 POINTS: dict[str, dict[str, tuple[Any, str, str] | None]] = {
     "before started commits": {
         "step": ("after", Journal, "_insert"),
-        "idempotent_step": ("before", base.Step, "check_held"),  # its start is not stored
+        "idempotent_step": ("before", Run, "check_held"),  # its start is not stored
         "atomic_step": ("after", Journal, "_insert"),
     },
     "after started commits": {
         "step": ("after", Journal, "insert"),
-        "idempotent_step": ("after", base.Step, "check_held"),
+        "idempotent_step": ("after", Run, "check_held"),
         "atomic_step": ("after", Journal, "insert_here"),
     },
     "during the effect": {"step": None, "idempotent_step": None, "atomic_step": None},  # tasks.effect says when

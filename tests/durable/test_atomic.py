@@ -12,8 +12,8 @@ from django.db.backends.signals import connection_created
 
 from gnlqueue import JobContext, queue, signals
 from gnlqueue.dialects import Held
-from gnlqueue.durable import base
 from gnlqueue.durable.fences import JobFence
+from gnlqueue.durable.run import Run
 from gnlqueue.models import EntryStatus, Job, JobStatus
 from gnlqueue.queue import leases
 from gnlqueue.worker.loop import Worker
@@ -342,15 +342,15 @@ def test_what_a_savepoint_inside_takes_back_is_not_there(alias: str, play: Play)
 
 
 def test_a_late_worker_s_writes_are_rolled_back(alias: str, play: Play) -> None:
-    look = base.Step.check_held
+    look = Run.check_held
 
-    def lost_right_after(step: base.Step) -> None:
-        look(step)
+    def lost_right_after(run: Run) -> None:
+        look(run)
         jobs().filter(pk=job.pk).update(lease_token=2, worker_id="another")
 
     job = play(lambda context: context.atomic_step("reserve", lambda: Note.objects.using(alias).create(text="x").text))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(base.Step, "check_held", lost_right_after)
+        patched.setattr(Run, "check_held", lost_right_after)
         Worker(["default"], heartbeat=False).run_once()
     assert (Note.objects.using(alias).count(), entries(job).count()) == (0, 0)
     assert (queue.get(job).status, queue.get(job).lease_token) == (JobStatus.IN_PROGRESS, 2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gnlqueue import queue
-from gnlqueue.durable import base
+from gnlqueue.durable.run import Run
 from gnlqueue.models import Job, JobStatus
 from tests.app.models import Note
 from tests.durable import tasks
@@ -102,14 +102,14 @@ def lose_lease(stage: Stage) -> None:
 
     if stage.alias == "default" and stage.kind in {"atomic_step", "aatomic_step"}:
         # From its BEGIN IMMEDIATE on nobody else can write, so the lease is lost right before.
-        look = base.Step.check_held
+        look = Run.check_held
 
-        def look_too_early(step: base.Step) -> None:
-            look(step)
+        def look_too_early(run: Run) -> None:
+            look(run)
             take_over()
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(base.Step, "check_held", look_too_early)
+            patched.setattr(Run, "check_held", look_too_early)
             attempt(stage.job)
     else:
         with effect_then(lambda: stage.in_thread(take_over).result(30) or "the late result"):
