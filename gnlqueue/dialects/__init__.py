@@ -1,4 +1,4 @@
-"""What differs between the databases, and nothing else: the clock, the claim, transient errors, wakeups.
+"""What differs between the databases, and nothing else: the clock, locks, some statements, and what an error means.
 
 `of(alias)` gives the dialect of a connection; `now()` is the one clock of the queue.
 """

@@ -229,7 +229,7 @@ class Dialect(ABC):
     def at(
         self, connection: BaseDatabaseWrapper, time: datetime | None, after: timedelta = timedelta()
     ) -> tuple[str, list[Any]]:
-        """Return the SQL of a time, or where there is none of that `after` the statement's own, and its parameters."""
+        """Return the SQL of a time, and its parameters; without a `time`, the statement's own, shifted by `after`."""
         return (self.now(after), []) if time is None else ("%s", [connection.ops.adapt_datetimefield_value(time)])
 
     def _claim_times(
