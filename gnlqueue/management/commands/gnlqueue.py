@@ -27,7 +27,6 @@ from gnlqueue.management.commands.runworker import (
     database_alias,
     positive,
     run_worker,
-    without_reload,
 )
 from gnlqueue.management.output import arguments_of, say_if_more
 from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState, WorkerProcess
@@ -46,7 +45,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
         worker = commands.add_parser("worker", help="run jobs; the same as manage.py runworker")
-        worker.set_defaults(run=self._worker)
+        worker.set_defaults(run=run_worker)
         add_worker_arguments(worker)
         stats = self._subcommand(commands, "stats", self._stats, "count the jobs")
         stats.add_argument("--queue", help="only those of this queue")
@@ -123,9 +122,6 @@ class Command(BaseCommand):
             raise CommandError(_why(error, options["database"])) from error
         if status:
             sys.exit(status)
-
-    def _worker(self, options: dict[str, Any]) -> int:
-        return run_worker(options, without_reload())
 
     def _stats(self, options: dict[str, Any]) -> None:
         counts = queue.stats(options["queue"], using=options["database"])

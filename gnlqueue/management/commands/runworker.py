@@ -136,11 +136,11 @@ def without_reload() -> list[str]:
     return [sys.executable, *words]
 
 
-def run_worker(options: dict[str, Any], command: list[str]) -> int:
-    """Run what the flags say and return the exit status; `command` is how to start it again, for `--reload`."""
+def run_worker(options: dict[str, Any]) -> int:
+    """Run what the flags say and return the exit status."""
     show_log(level=_LEVELS.get(options["verbosity"], logging.DEBUG))
     if options["reload"]:
-        return run_reloading(command)
+        return run_reloading(without_reload())
     worker: dict[str, Any] = {
         "queues": options["queues"],
         "database": options["database"],
@@ -233,7 +233,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            status = run_worker(options, without_reload())
+            status = run_worker(options)
         except WRONG as error:
             raise CommandError(str(error)) from error
         if status:
