@@ -27,7 +27,16 @@ from gnlqueue.durable.effects import effect_key, identity_of_job
 from gnlqueue.durable.keys import is_renaming
 from gnlqueue.durable.resolving import mismatched_entry
 from gnlqueue.durable.verdicts import asked_instead
-from gnlqueue.models import EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote, WorkerProcess
+from gnlqueue.models import (
+    OUTCOME_RECORDED,
+    EntryStatus,
+    Job,
+    JobAttempt,
+    JobStatus,
+    RunJournalEntry,
+    StepNote,
+    WorkerProcess,
+)
 
 MOST_NOTES = 50
 
@@ -101,7 +110,7 @@ class Case:
         """Return the names of the choices that there are."""
         fail = ["fail_job"] if self.is_blocked else []
         if self.mismatch is not None:
-            recorded = self.entry.status in {EntryStatus.DONE, EntryStatus.FAILED}
+            recorded = self.entry.status in OUTCOME_RECORDED
             another = ["not_happened"] if self._looks_renamed else []
             return ["go_on", *(["use_recorded"] if recorded and self.got else []), *another, *fail]
         return ["happened", "not_happened", *fail] if self.waits else []

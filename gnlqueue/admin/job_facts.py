@@ -12,7 +12,7 @@ from datetime import datetime
 
 from django.http import HttpRequest
 
-from gnlqueue.models import EntryStatus, Job, JobStatus, QueueState, RunJournalEntry, StepKind, WorkerProcess
+from gnlqueue.models import OUTCOME_UNKNOWN, Job, JobStatus, QueueState, RunJournalEntry, StepKind, WorkerProcess
 
 FARTHEST = 1000  # jobs before this one that are counted
 MOST_WORKERS = 500  # rows that are read
@@ -60,9 +60,7 @@ def facts_of(
     """Read what the answer needs; nothing for a finished job. `last` is the newest entry of the job's journal."""
     if job.status in {JobStatus.DONE, JobStatus.CANCELLED}:
         return Facts(request, now, job)
-    open_ones = RunJournalEntry.objects.using(alias).filter(
-        run_id=job.run_id, status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED]
-    )
+    open_ones = RunJournalEntry.objects.using(alias).filter(run_id=job.run_id, status__in=OUTCOME_UNKNOWN)
     entries = list(open_ones.defer("result").order_by("position", "id")[:20])
     if job.status in {JobStatus.DEAD, JobStatus.BLOCKED}:
         return Facts(request, now, job, entries, mismatch)

@@ -11,7 +11,7 @@ from gnlqueue.durable.entries import Entry, Journal, Wanted
 from gnlqueue.durable.replay import Mismatch, Replay
 from gnlqueue.durable.verdicts import Repeated, question_about
 from gnlqueue.exceptions import JobBlocked
-from gnlqueue.models import EntryStatus, StepNote
+from gnlqueue.models import OUTCOME_UNKNOWN, EntryStatus, StepNote
 
 if TYPE_CHECKING:
     from gnlqueue.durable.run import Run
@@ -48,7 +48,7 @@ def find_renamed(
             continue
         if tried is not None and not is_same and old.lease_token <= tried.lease_token:
             continue  # of the same attempt, or an earlier one: only what came later can have been done in its place
-        if old.status in {EntryStatus.STARTED, EntryStatus.IN_DOUBT}:
+        if old.status in OUTCOME_UNKNOWN:
             on_left_in_doubt(run, journal, old)
         if is_same:
             replay.take(old, new, match_args=match_args)

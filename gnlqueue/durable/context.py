@@ -15,7 +15,7 @@ from gnlqueue.durable.entries import Entry
 from gnlqueue.durable.fences import JobFence
 from gnlqueue.durable.run import Run
 from gnlqueue.exceptions import JobGivenUp, JobSuspended
-from gnlqueue.models import EntryStatus, Job, RunJournalEntry
+from gnlqueue.models import OUTCOME_UNKNOWN, Job, RunJournalEntry
 from gnlqueue.queue import ClaimedJob, progress
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.transactions import in_own_transaction
@@ -115,5 +115,4 @@ def with_open_step(claimed: Sequence[ClaimedJob]) -> set[str]:
     if not claimed:
         return set()
     entries = RunJournalEntry.objects.using(claimed[0].database).filter(run_id__in=[each.run_id for each in claimed])
-    unknown = [EntryStatus.STARTED, EntryStatus.IN_DOUBT]
-    return set(entries.filter(status__in=unknown).values_list("run_id", flat=True))
+    return set(entries.filter(status__in=OUTCOME_UNKNOWN).values_list("run_id", flat=True))

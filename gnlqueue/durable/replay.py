@@ -25,10 +25,9 @@ from typing import Any
 from gnlqueue.durable.entries import Entry, Wanted
 from gnlqueue.durable.keys import can_name, is_keyed, keyed, name_of, own_key, repeated
 from gnlqueue.durable.verdicts import Repeated
-from gnlqueue.models import NOT_EFFECTS, EntryStatus
+from gnlqueue.models import NOT_EFFECTS, OUTCOME_UNKNOWN, EntryStatus
 
-_UNKNOWN = {EntryStatus.STARTED, EntryStatus.IN_DOUBT}
-_MAY_HAVE_HAPPENED = {EntryStatus.DONE, *_UNKNOWN}
+_MAY_HAVE_HAPPENED = (EntryStatus.DONE, *OUTCOME_UNKNOWN)
 MOST_REPEATED = 20  #: entries with the same trait of which a step notes that it may repeat them
 
 
@@ -156,7 +155,7 @@ class Replay:
 
     def left_in_doubt(self) -> list[Entry]:
         """Return the steps that the code has not asked for, and of which nobody knows whether they happened."""
-        return [entry for entry in self._left_out() if entry.status in _UNKNOWN]
+        return [entry for entry in self._left_out() if entry.status in OUTCOME_UNKNOWN]
 
     def note_what_it_may_repeat(self, wanted: Wanted, tried: Entry | None) -> Wanted:
         """Return a step that is about to begin, with the ids of the entries that it may repeat as `instead_of`.

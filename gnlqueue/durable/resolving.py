@@ -19,7 +19,7 @@ from gnlqueue.durable.entries import LONGEST_NOTE, encode_result
 from gnlqueue.durable.keys import is_renaming, key_hash
 from gnlqueue.durable.verdicts import Verdicts, asked_instead
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
-from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
+from gnlqueue.models import OUTCOME_RECORDED, EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
 from gnlqueue.queue.attempts import LONGEST_REASON
 from gnlqueue.queue.transactions import alias_of, retried
@@ -157,7 +157,7 @@ def _end_mismatch(row: RunJournalEntry, job: Job | None, answer: GoOn | UseRecor
     if isinstance(answer, GoOn | NotHappened):
         _change(row)
         return
-    if row.status not in {EntryStatus.DONE, EntryStatus.FAILED}:
+    if row.status not in OUTCOME_RECORDED:
         raise ValueError(
             f"The step {row.key!r} is {row.status}: there is no recorded result to use. Put the code right and go on, "
             "or fail the job."
@@ -207,7 +207,7 @@ def _refuse_wrong_answer(row: RunJournalEntry, job: Job | None, answer: Resoluti
     mismatch = mismatched_entry(job) == row
     if isinstance(answer, Happened | NotHappened) and mismatch and status != EntryStatus.IN_DOUBT:
         wrong, fits = "is not in doubt: the code does not fit it", ["GoOn() (--go-on)"]
-        if status in {EntryStatus.DONE, EntryStatus.FAILED} and _asked_instead(row):
+        if status in OUTCOME_RECORDED and _asked_instead(row):
             fits.append("UseRecorded() (--use-recorded)")
         if _looks_renamed(row, job):
             fits.append("NotHappened() (--not-happened)")

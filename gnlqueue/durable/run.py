@@ -32,7 +32,7 @@ from gnlqueue.exceptions import (
     StepFailed,
 )
 from gnlqueue.lengths import seconds
-from gnlqueue.models import EntryStatus, StepKind
+from gnlqueue.models import OUTCOME_RECORDED, StepKind
 from gnlqueue.queue.transactions import in_own_transaction
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ class Run(Steps):
 
     def out_of_mismatch(self, entry: Entry) -> str:
         """Return what the message says can be done where the code does not fit an entry."""
-        recorded = " use what was recorded," if entry.status in {EntryStatus.DONE, EntryStatus.FAILED} else ""
+        recorded = " use what was recorded," if entry.status in OUTCOME_RECORDED else ""
         return f"Put the code right and go on,{recorded} or fail the job: manage.py gnlqueue resolve {entry.id}."
 
     def check_journal(self, recorded: list[Entry]) -> None:

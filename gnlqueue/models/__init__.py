@@ -16,6 +16,8 @@ from gnlqueue.models.operation import OperatorAction, QueueState, TaskMinute, Wo
 from gnlqueue.models.pages import DeadJob, Overview, StepInDoubt
 from gnlqueue.models.runs import (
     NOT_EFFECTS,
+    OUTCOME_RECORDED,
+    OUTCOME_UNKNOWN,
     RUN_OF_JOB,
     EntryStatus,
     RunJournalEntry,
@@ -29,6 +31,8 @@ from gnlqueue.models.runs import (
 __all__ = [
     "FINISHED",
     "NOT_EFFECTS",
+    "OUTCOME_RECORDED",
+    "OUTCOME_UNKNOWN",
     "RUN_OF_JOB",
     "WAITING",
     "DeadJob",

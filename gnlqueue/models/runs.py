@@ -50,6 +50,13 @@ class EntryStatus(models.TextChoices):
     RELEASED = "released"  #: a human said it did not happen; runs once more
 
 
+#: Once their attempt is gone, nobody knows whether these happened.
+OUTCOME_UNKNOWN = (EntryStatus.STARTED, EntryStatus.IN_DOUBT)
+
+#: What came of these is recorded, so that it can be used for what the code asks for now.
+OUTCOME_RECORDED = (EntryStatus.DONE, EntryStatus.FAILED)
+
+
 class RunJournalEntry(models.Model):
     """One step of a durable run, with its stored result."""
 

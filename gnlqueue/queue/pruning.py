@@ -14,7 +14,7 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.lengths import seconds
 from gnlqueue.models import (
     FINISHED,
-    EntryStatus,
+    OUTCOME_UNKNOWN,
     Job,
     JobAttempt,
     JobQuerySet,
@@ -73,9 +73,7 @@ def prune(
 
 
 def _prunable(rows: JobQuerySet) -> JobQuerySet:
-    unknown = RunJournalEntry.objects.filter(
-        run_id=run_id_of_outer_job(), status__in=[EntryStatus.IN_DOUBT, EntryStatus.STARTED]
-    )
+    unknown = RunJournalEntry.objects.filter(run_id=run_id_of_outer_job(), status__in=OUTCOME_UNKNOWN)
     return rows.filter(~Exists(unknown))
 
 
