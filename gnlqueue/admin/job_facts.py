@@ -13,6 +13,7 @@ from datetime import datetime
 from django.http import HttpRequest
 
 from gnlqueue.models import OUTCOME_UNKNOWN, Job, JobStatus, QueueState, RunJournalEntry, StepKind, WorkerProcess
+from gnlqueue.queue.candidates import ORDER
 
 FARTHEST = 1000  # jobs before this one that are counted
 MOST_WORKERS = 500  # rows that are read
@@ -73,7 +74,7 @@ def facts_of(
 
 def _place(job: Job, alias: str) -> tuple[int | None, int]:
     ready = Job.objects.using(alias).with_status(JobStatus.READY).filter(queue_name=job.queue_name)
-    first = ready.order_by("-priority", "run_at", "id").values_list("id", "priority")[: FARTHEST + 1]
+    first = ready.order_by(*ORDER).values_list("id", "priority")[: FARTHEST + 1]
     ids = list(first)
     more_urgent = sum(priority > job.priority for _id, priority in ids)
     found = [place for place, (id, _priority) in enumerate(ids) if id == job.pk]

@@ -19,13 +19,14 @@ from django.db.models.lookups import Exact
 
 from gnlqueue.finding.criteria import ALWAYS, LATEST_ERROR, NO_ERROR, Criteria, Span
 from gnlqueue.models import FINISHED, Job, JobAttempt, JobQuerySet, JobStatus
+from gnlqueue.queue.candidates import ORDER
 
 #: The way that jobs go through the statuses. Read in this order, one that moves on meanwhile is met where it went.
 FLOW = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.IN_PROGRESS, JobStatus.BLOCKED, *FINISHED)
 
 #: The order of the index that each status has; the claim's own order where jobs wait.
 ORDERS: dict[str, tuple[str, ...]] = {
-    JobStatus.READY: ("queue_name", "-priority", "run_at", "id"),
+    JobStatus.READY: ("queue_name", *ORDER),
     JobStatus.SCHEDULED: ("queue_name", "run_at", "id"),
     JobStatus.IN_PROGRESS: ("queue_name", "id"),
     JobStatus.BLOCKED: ("id",),
