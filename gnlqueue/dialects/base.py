@@ -68,6 +68,9 @@ class Done(NamedTuple):
 #: The columns that an INSERT fills, in the order of `Dialect.new_rows`; the last three begin at 0.
 INSERTED = (*NewRow._fields[:-1], "enqueued_at", "attempts", "crashes", "lease_token")
 
+#: The order in which jobs are claimed, and run; see `gnlqueue.queue.candidates`.
+CLAIM_ORDER = "priority DESC, run_at, id"
+
 #: What becomes of a job that is claimed.
 CLAIMED = (
     "status = 'in_progress', attempts = attempts + 1, lease_token = lease_token + 1, worker_id = %s,"
@@ -183,9 +186,9 @@ class Dialect(ABC):
             WITH candidates AS MATERIALIZED ({candidates.sql}),
             placed AS (
                 SELECT id,
-                       ROW_NUMBER() OVER (ORDER BY priority DESC, run_at, id) AS place,
+                       ROW_NUMBER() OVER (ORDER BY {CLAIM_ORDER}) AS place,
                        SUM(CASE WHEN crashes >= {SUSPECT_CRASHES} THEN 1 ELSE 0 END)
-                           OVER (ORDER BY priority DESC, run_at, id) AS suspects
+                           OVER (ORDER BY {CLAIM_ORDER}) AS suspects
                 FROM candidates
             )
             UPDATE {Job._meta.db_table}

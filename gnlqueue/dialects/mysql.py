@@ -9,7 +9,7 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from gnlqueue.dialects.base import CLAIMED, COLUMNS, SUSPECT_CRASHES, Candidates, ClaimedRow, Dialect
+from gnlqueue.dialects.base import CLAIM_ORDER, CLAIMED, COLUMNS, SUSPECT_CRASHES, Candidates, ClaimedRow, Dialect
 from gnlqueue.models import Job
 
 DEADLOCK, LOCK_WAIT_TIMEOUT, RECORD_CHANGED = 1213, 1205, 1020
@@ -89,8 +89,7 @@ class MySQLDialect(Dialect):
                 [worker_id, *times, *ids],
             )
             cursor.execute(
-                f"SELECT {', '.join(COLUMNS)} FROM {Job._meta.db_table} WHERE {mine}"
-                " ORDER BY priority DESC, run_at, id",
+                f"SELECT {', '.join(COLUMNS)} FROM {Job._meta.db_table} WHERE {mine} ORDER BY {CLAIM_ORDER}",
                 ids,
             )
             return [self.row(values) for values in cursor.fetchall()]
