@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -220,8 +221,8 @@ def start(
 
     A page that is submitted again gets the row that it wrote before, found among those after the `newest` it knew.
     """
-    spread = form.spread() if isinstance(form, SpreadForm) else None
-    where = bulk.freeze(frozen, run_after=form.options().get("run_after"), **({"spread": spread} if spread else {}))
+    spread = form.spread() if isinstance(form, SpreadForm) else timedelta()
+    where = bulk.freeze(frozen, spread=spread, run_after=form.options().get("run_after"))
     where["nonce"] = nonce
     job_id = frozen.ids[0] if frozen.ids is not None and len(frozen.ids) == 1 else None
     key = f"{SALT}:{nonce}"
