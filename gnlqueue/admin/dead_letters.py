@@ -57,7 +57,7 @@ class Group:
     @property
     def bars(self) -> list[tuple[int, float, float, int]]:
         """The trend: (x, y, height, count) of each bar, in a box of 24 by 10."""
-        highest = max(self.per_bar) or 1
+        highest = max(self.per_bar)
         return [
             (place, round(10 - 10 * count / highest, 2), round(10 * count / highest, 2), count)
             for place, count in enumerate(self.per_bar)
