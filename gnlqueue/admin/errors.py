@@ -16,7 +16,13 @@ HIDDEN = _("Its text is shown to those who may see arguments and results.")
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$|\n)")
 
 #: How the texts begin that the queue itself writes; any other is the project's.
-_OURS = ("The worker ", "No worker has known the task ", "Given up by a human: ", "It ran longer than its timeout ")
+_OURS = (
+    "All attempts were used up ",
+    "Given up by a human: ",
+    "It ran longer than its timeout ",
+    "No worker has known the task ",
+    "The worker ",
+)
 
 
 def in_short(text: str | None, *, whole: bool) -> str:

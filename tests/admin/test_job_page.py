@@ -438,6 +438,7 @@ def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> N
         ("shop.pay.<locals>.Declined: card 4242\nin two lines", "shop.pay.<locals>.Declined"),
         ("card 4242 declined", ""),
         ("The worker w1 died or lost contact while it held the job.",) * 2,
+        ("All attempts were used up by crashes.",) * 2,
         (None, ""),
     ],
 )
