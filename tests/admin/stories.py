@@ -87,7 +87,7 @@ def _dead() -> Job:
 
 
 def _doubtful() -> RunJournalEntry:
-    job = play(_steps, 4711, {"card": "4242"}, priority=5, idempotency_key="checkout:4711")
+    job = play(_steps, 4711, {"card": "42x42"}, priority=5, idempotency_key="checkout:4711")
     attempt(job)
     leave_started(job, "charge card")
     play(_steps, run_after=LATER)

@@ -219,10 +219,10 @@ def test_evidence_of_a_late_worker_is_shown(admin: Client, doubtful: RunJournalE
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ('{"card":"4242"}', '{ "card": "***" }'),
-        ("<card 4242>", "hidden by GNLQUEUE['REDACT']"),
+        ('{"card":"42x42"}', '{ "card": "***" }'),
+        ("<card 42x42>", "hidden by GNLQUEUE['REDACT']"),
         ("<id 7>", "<id 7>"),
-        ('{"card":"4242"}'.ljust(LONGEST_NOTE), "hidden by GNLQUEUE['REDACT']"),  # as long as what was cut
+        ('{"card":"42x42"}'.ljust(LONGEST_NOTE), "hidden by GNLQUEUE['REDACT']"),  # as long as what was cut
     ],
     ids=["JSON", "no JSON", "nothing to hide", "cut"],
 )
@@ -233,7 +233,7 @@ def test_evidence_is_masked(admin: Client, doubtful: RunJournalEntry, settings: 
     note.save(using=doubtful._state.db)
     page = look(admin, decision_url(doubtful))
     assert said in page
-    assert "4242" not in page
+    assert "42x42" not in page
 
 
 def test_it_happened(admin: Client, doubtful: RunJournalEntry) -> None:
@@ -553,12 +553,12 @@ def test_all_of_a_long_text_can_be_read(admin: Client, doubtful: RunJournalEntry
     settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
     note = StepNote(entry=doubtful, lease_token=1, kind="evidence", by="token 1", at=PAST)
     note.why = "It came back. " * 100 + "the end of why"
-    note.value = json.dumps({"card": "4242", "lines": list(range(1000)), "last": "the end of the value"})
+    note.value = json.dumps({"card": "42x42", "lines": list(range(1000)), "last": "the end of the value"})
     note.save(using=doubtful._state.db)
     said = look(admin, decision_url(doubtful))
     for text in ("the end of why", "the end of the value", "All 1,414 characters"):
         assert text in said
-    assert "4242" not in said
+    assert "42x42" not in said
     said = look(log_in("view_stepindoubt"), decision_url(doubtful))
     assert "the end of why" not in said
     assert "the end of the value" not in said

@@ -402,19 +402,19 @@ def test_progress_needs_it_too_and_is_redacted(play: Play, log_in: LogIn, settin
 
 
 def test_why_there_is_evidence_needs_it_too(play: Play, log_in: LogIn) -> None:
-    job = attempt(play(lambda context: context.step("charge", lambda: {"4242 4242": b"x"})))  # which no JSON can carry
+    job = attempt(play(lambda context: context.step("charge", lambda: {"42x42": b"x"})))  # which no JSON can carry
     pages = (job_url(job), decision_url(entry(job)))
     ann, bea = log_in("view_job", "view_stepindoubt"), log_in("view_job", "view_job_payload", name="bea")
     for url in pages:
         said = look(ann, url)
-        assert "4242" not in said
+        assert "42x42" not in said
         assert "Its text is shown to those who may see arguments and results." in said
-    assert "4242" in look(bea, pages[0])
+    assert "42x42" in look(bea, pages[0])
 
 
 def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> None:
     def decline() -> None:
-        raise ValueError("card 4242 declined")
+        raise ValueError("card 42x42 declined")
 
     job = play(lambda context: context.using(final_errors=ValueError).step("charge", decline), max_attempts=1)
     assert attempt(job).status == "dead"
@@ -422,21 +422,21 @@ def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> N
     ann = log_in("view_job", "view_deadjob")
     for url in pages:
         said = ann.get(url).content.decode()
-        assert "4242" not in said, url
+        assert "42x42" not in said, url
         assert "Its text is shown to those who may see arguments and results." in said, url
         assert "StepFailed" in said, url
     bea = log_in("view_job", "view_deadjob", "view_job_payload", name="bea")
     for url in pages:
-        assert "4242" in bea.get(url).content.decode(), url
+        assert "42x42" in bea.get(url).content.decode(), url
 
 
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ("shop.Declined: card 4242", "shop.Declined"),
+        ("shop.Declined: card 42x42", "shop.Declined"),
         ("ValueError", "ValueError"),
-        ("shop.pay.<locals>.Declined: card 4242\nin two lines", "shop.pay.<locals>.Declined"),
-        ("card 4242 declined", ""),
+        ("shop.pay.<locals>.Declined: card 42x42\nin two lines", "shop.pay.<locals>.Declined"),
+        ("card 42x42 declined", ""),
         ("The worker w1 died or lost contact while it held the job.",) * 2,
         ("All attempts were used up by crashes.",) * 2,
         (None, ""),
@@ -449,20 +449,20 @@ def test_the_class_of_an_error_is_what_its_text_begins_with(text: str | None, se
 
 def test_named_values_are_masked(play: Play, admin: Client, settings: Any) -> None:
     settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
-    job = play(lambda context, order: context.step("first", lambda: {"card": "4242", "id": 1}), {"card": "4242"})
+    job = play(lambda context, order: context.step("first", lambda: {"card": "42x42", "id": 1}), {"card": "42x42"})
     attempt(job)
     said = look(admin, job_url(job))
-    assert "4242" not in said
+    assert "42x42" not in said
     assert '"card": "***"' in said
-    assert b"4242" not in admin.get(f"/admin/gnlqueue/stepindoubt/{entry(job).pk}/result/").content
+    assert b"42x42" not in admin.get(f"/admin/gnlqueue/stepindoubt/{entry(job).pk}/result/").content
 
 
 def test_a_masked_result_that_is_cut_is_not_shown(play: Play, admin: Client, settings: Any) -> None:
     settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
-    job = play(lambda context: context.step("first", lambda: {"card": "4242" * 200}) and None)
+    job = play(lambda context: context.step("first", lambda: {"card": "42x42" * 200}) and None)
     attempt(job)
     said = look(admin, job_url(job))
-    assert "4242" not in said
+    assert "42x42" not in said
     assert "characters in all Download" in said
 
 

@@ -17,7 +17,7 @@ from tests.durable.conftest import attempt, entry, jobs, on_sqlite, play
 
 __all__ = ["play"]  # a fixture
 
-SECRET = "4242"
+SECRET = "42x42"
 
 
 @pytest.fixture
