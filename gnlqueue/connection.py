@@ -43,7 +43,11 @@ def dedicated(alias: str, timeout: float) -> Iterator[BaseDatabaseWrapper]:
 
     def connect_and_set_up() -> None:
         connect()
-        dialects.of(alias).set_up(connection)
+        try:
+            dialects.of(alias).set_up(connection)
+        except BaseException:
+            connection.close()  # or it would be used as it is
+            raise
 
     # Each time: after an error that somebody has caught, Django connects anew by itself.
     connection.connect = connect_and_set_up

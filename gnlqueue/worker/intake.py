@@ -115,19 +115,19 @@ class Intake:
             self._floors[name] = (last.priority, last.run_at, last.id), until
         return claimed
 
-    def release_unheard(self) -> None:
+    def release_unheard(self, *, at_once: bool = False) -> None:
         """After a claim whose answer was lost: give back what stands in our name though we never heard of it.
 
-        Once a second for as long as a lease: the server may still have been about to commit at the first look, and what
-        a worker holds that lives is not rescued.
+        Before the next claim, then once a second for as long as a lease, and `at_once` when the worker leaves: the
+        server may still have been about to commit at the first look, and what a living worker holds is not rescued.
         """
         now = time.monotonic()
-        if self._unheard_until is None or now < self._next_look:
+        if self._unheard_until is None or (now < self._next_look and not at_once):
             return
-        self._next_look = now + LOOK_EVERY
         known = {claimed.pair for claimed in self._holdings}
         held = leases.held_by(self._worker_id, alias=self._database)
         unheard = [pair for pair in held if pair not in known]
         transitions.release_pairs(unheard, alias=self._database)
+        self._next_look = now + LOOK_EVERY
         if now >= self._unheard_until:
             self._unheard_until = None

@@ -255,6 +255,8 @@ class Worker:
         if room > 0:
             self._pace.note_look()
             claimed = self._intake.claim(room)
+        else:
+            self._intake.release_unheard()  # as a claim does
         if self._stop_by is not None:  # meanwhile
             self._outbox.give_back(claimed)
             return 0.0
@@ -381,7 +383,7 @@ class Worker:
         if self._supervised:
             return
         try:
-            self._intake.release_unheard()
+            self._intake.release_unheard(at_once=True)
             crashes.end_overdue(list(overdue), alias=self.database)
             transitions.release_many(unfinished)
             identity.forget(self.worker_id, self.database)

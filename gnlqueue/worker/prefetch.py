@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 
-MAX_PREFETCH = 800  # jobs: some are written, some claimed, and enough are left to run; each takes 2 or 3 kB
+MAX_PREFETCH = 800  # jobs: some are written, some claimed, and enough are left to run; each takes some 4 kB
 SHORT_TASK = 0.02  # seconds; prefetch only while half of the recent tasks are shorter
 PATIENCE = 0.5  # seconds; what has not begun by then goes back
 WORK_AT_HAND = PATIENCE * 0.6  # seconds

@@ -158,7 +158,15 @@ def test_claim_that_is_committed_after_the_worker_has_looked_for_it_goes_back(
     (claimed,) = mine.claim(1)
     assert (claimed.id, claimed.attempts, claimed.lease_token) == (job.pk, 1, late.lease_token + 1)
 
-    clock[0] += 60  # a lease
+    monkeypatch.setattr(intake, "LOOK_EVERY", 1000.0)
+    nothing.enqueue()
+    (late,) = claiming.claim_many(worker_id="w1", limit=1)
+    mine.release_unheard()  # too soon
+    assert gnlqueue.queue.get(late).status == "in_progress"
+    mine.release_unheard(at_once=True)
+    assert gnlqueue.queue.get(late).status == "ready"
+
+    clock[0] += 1000  # more than a lease
     mine.claim(1)
     monkeypatch.setattr(leases, "held_by", None)  # nobody asks any more
     clock[0] += intake.LOOK_EVERY

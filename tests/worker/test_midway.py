@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -70,6 +71,22 @@ def test_claim_that_is_not_committed(alias: str, manage: Manage, function: str) 
     assert [each["what"] for each in told()].count("dying") == 1
     jobs = Job.objects.using(alias).filter(pk__in=ids)
     assert set(jobs.values_list("attempts", "lease_token")) == {(1, 1)}
+
+
+def test_late_claim_of_a_worker_that_is_full(alias: str, in_thread: Callable[[Worker], Any]) -> None:
+    """It claims nothing for as long as its job runs, and beats: nobody else would give back what it never heard of."""
+    worker = Worker(["default"], concurrency=1)
+    tasks.wait.enqueue()
+    in_thread(worker)
+    until_told("began")
+
+    worker._intake._unheard_until = time.monotonic() + 60
+    job = tasks.nothing.enqueue()
+    assert queue.claim(worker_id=worker.worker_id) is not None
+
+    until_status(job, JobStatus.READY)
+    open_gate("go")
+    assert until_status(job, JobStatus.DONE).attempts == 1
 
 
 def test_group_of_outcomes_that_is_not_committed(alias: str, manage: Manage) -> None:
