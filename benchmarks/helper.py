@@ -310,11 +310,14 @@ def drain(
 
 
 def _since_all_began(seen: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return the times of the starts since each process had its first; of all, if one of them came at the end."""
+    """Return the times of the starts since each process had its first; of all, and say so, if one came late."""
     first = {pid: at for _, at, pid in reversed(seen)}
     times = [at for _, at, _ in seen]
     since = [at for at in times if at >= max(first.values())]
-    return since if len(since) > len(times) / 2 else times
+    if len(since) > len(times) / 2:
+        return since
+    say("counted from the first start: one of the processes had its first job in the second half")
+    return times
 
 
 def _last_finished() -> float:
