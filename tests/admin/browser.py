@@ -153,6 +153,7 @@ def go(page: Page, url: str) -> None:
 
 def tab_to(page: Page, text: str, *, backwards: bool = False) -> None:
     """Press Tab until what has the focus says this; on a new page, let the admin skip what is on all of its pages."""
+    page.wait_for_load_state()  # what is asked of a page that still loads may be lost
     if page.evaluate(FOCUSED) is None:
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
