@@ -3,7 +3,8 @@
     python benchmarks/crowded.py                                        # 300,000 finished, 200,000 waiting, ...
     python benchmarks/crowded.py --cases finished --finished 10000000   # takes minutes, and some 5 GB
 
-PostgreSQL only. Each crowded drain stands between two on an empty table; the ratio is to their mean.
+PostgreSQL only. Drains beside a crowd and on an empty table take turns, either coming first in half of the pairs; the
+ratio is that of their medians.
 """
 
 from contextlib import contextmanager
@@ -42,28 +43,28 @@ def drained(count: int) -> dict[str, float]:
 
 def beside(crowd: str, options) -> None:
     """Measure drains in turn with and without a crowd, and the pages that a claim reads, which is free of noise."""
-    alone, crowded, buffers = [], [], [0.0, 0.0]
-    for _ in range(options.rounds):
-        helper.empty()
-        buffers[0] = buffers_of_a_claim()
-        helper.empty()
-        alone.append(drained(options.jobs))
-        helper.empty()
-        CROWDS[crowd](options)
-        helper.refresh()
-        buffers[1] = buffers_of_a_claim()
-        crowded.append(drained(options.jobs))
-    rates = [helper.median([run["a_second"] for run in runs]) for runs in (alone, crowded)]
-    cpu = [helper.median([run["worker_CPU_ms"] for run in runs]) for runs in (alone, crowded)]
+    runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    buffers: dict[bool, float] = {}
+    for number in range(options.rounds):
+        first = number % 2 == 1
+        for is_crowded in (first, not first):
+            helper.empty()
+            if is_crowded:
+                CROWDS[crowd](options)
+            helper.refresh()
+            buffers[is_crowded] = buffers_of_a_claim()
+            runs[is_crowded].append(drained(options.jobs))
+    rates = {is_crowded: helper.median([run["a_second"] for run in of_them]) for is_crowded, of_them in runs.items()}
+    cpu = {is_crowded: helper.median([run["worker_CPU_ms"] for run in of_them]) for is_crowded, of_them in runs.items()}
     helper.say(
         f"beside {getattr(options, crowd):,} {crowd}",
-        a_second_alone=rates[0],
-        crowded=rates[1],
-        ratio=rates[1] / rates[0],
-        worker_CPU_ms_alone=cpu[0],
-        crowded_CPU_ms=cpu[1],
-        buffers_a_claim_alone=buffers[0],
-        crowded_buffers=buffers[1],
+        a_second_alone=rates[False],
+        crowded=rates[True],
+        ratio=rates[True] / rates[False],
+        worker_CPU_ms_alone=cpu[False],
+        crowded_CPU_ms=cpu[True],
+        buffers_a_claim_alone=buffers[False],
+        crowded_buffers=buffers[True],
     )
 
 
@@ -133,8 +134,8 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=200_000)
     parser.add_argument("--future", type=int, default=500_000)
     parser.add_argument("--passing", type=int, default=100_000)
-    parser.add_argument("--jobs", type=int, default=30_000, help="of each drain")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=60_000, help="of each drain")
+    parser.add_argument("--rounds", type=int, default=6, help="drains of each kind")
     options = parser.parse_args()
     with helper.project(options.database):
         for case in options.cases:
