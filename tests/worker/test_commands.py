@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.db import OperationalError
 
 from gnlqueue import queue
+from gnlqueue.management.commands import gnlqueue as gnlqueue_command
+from gnlqueue.management.commands import runworker
 from gnlqueue.models import Job, JobStatus
 from gnlqueue.worker import identity
 from tests.app import tasks
@@ -295,6 +297,33 @@ def test_questions_that_have_no_answer(alias: str, words: list[str], message: st
 def test_a_database_that_code_names_and_that_is_not_there(alias: str, command: list[str]) -> None:
     with pytest.raises(CommandError, match="'elsewhere'"):
         call_command(*command, database="elsewhere", no_heartbeat=True)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runworker", "--drain", "--verbosity", "0"],
+        ["gnlqueue", "worker", "--drain", "--verbosity", "0"],
+        ["gnlqueue", "--verbosity", "0", "worker", "--drain"],
+        ["gnlqueue", "stats", "-v", "0", "--settings", "tests.settings", "--no-color"],
+    ],
+    ids=" ".join,
+)
+def test_djangos_flags_before_and_after_the_subcommand(
+    alias: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def look(options: dict[str, Any]) -> None:
+        seen.append(options["verbosity"])
+
+    command = load_command_class("gnlqueue", words[0])
+    monkeypatch.setattr(runworker, "run_worker", look)
+    monkeypatch.setattr(gnlqueue_command, "run_worker", look)
+    monkeypatch.setattr(gnlqueue_command.Command, "_stats", lambda _, options: look(options))
+    command.run_from_argv(["manage.py", *words])
+    assert seen == [0]
 
 
 @on_sqlite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -47,6 +47,7 @@ class Command(BaseCommand):
         worker = commands.add_parser("worker", help="run jobs; the same as manage.py runworker")
         worker.set_defaults(run=run_worker)
         add_worker_arguments(worker)
+        self._add_djangos_flags(worker)
         stats = self._subcommand(commands, "stats", self._stats, "count the jobs")
         stats.add_argument("--queue", help="only those of this queue")
         stats.add_argument("--json", action="store_true", help="as one JSON object")
@@ -107,7 +108,18 @@ class Command(BaseCommand):
         parser: ArgumentParser = commands.add_parser(name, help=help, description=help)
         parser.set_defaults(run=run)
         parser.add_argument("--database", type=database_alias, metavar="ALIAS", help="alias of the queue's database")
+        self._add_djangos_flags(parser)
         return parser
+
+    def _add_djangos_flags(self, parser: ArgumentParser) -> None:
+        """Let the flags of every command stand after the subcommand too, where people write them."""
+        # Without a default of their own, which would hide what stands before the subcommand.
+        add = partial(parser.add_argument, default=SUPPRESS)
+        add("-v", "--verbosity", type=int, choices=range(4), help="0: say only what is wrong (default: 1)")
+        for flag in ("--settings", "--pythonpath"):
+            add(flag, help=SUPPRESS)
+        for flag in ("--traceback", "--no-color", "--force-color"):
+            add(flag, action="store_true", help=SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
