@@ -28,7 +28,12 @@ def new_worker_id(prefix: str | None = None) -> str:
 
 
 def served_queues(queue_names: Sequence[str] | None) -> list[str]:
-    """Return the queues to serve: those asked for, else every queue that a registered task names, and `default`."""
+    """Return the queues to serve: those asked for, else every queue that a registered task names, and `default`.
+
+    Raises `TypeError` for a text, which is a sequence of letters, and `InvalidTask` for an invalid queue name.
+    """
+    if isinstance(queue_names, str):
+        raise TypeError(f"queues must be a list of names, not {queue_names!r}; write [{queue_names!r}].")
     if queue_names:
         return list(dict.fromkeys(map(check_queue_name, queue_names)))
     return default_queues()

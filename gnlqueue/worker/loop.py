@@ -84,7 +84,8 @@ class Worker:
     - `table` is a supervisor's: it carries the worker's whole id, and its heartbeat process sees in it what the worker
       holds. Without one a thread beats.
 
-    Raises `ValueError` for a number out of range, `InvalidTask` for an invalid queue name.
+    Raises `ValueError` for a number out of range, `InvalidTask` for an invalid queue name, `TypeError` for `queues`
+    that are a text.
     """
 
     def __init__(
@@ -181,6 +182,8 @@ class Worker:
         """Work until `stop()`, until `still_wanted` says no (asked at least once a second), or until all is drained.
 
         Waits for a database that cannot be reached for as long as it takes.
+
+        Raises `DatabaseNotReady` where the queue's tables are missing.
         """
         self._still_wanted = still_wanted
         if not self._supervised:

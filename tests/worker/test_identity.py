@@ -29,6 +29,12 @@ def test_prefix_is_cut_to_what_a_table_takes(prefix: str, begins: str) -> None:
     assert table.worker_id == worker_id
 
 
+def test_one_queue_is_a_list_of_one(django_db_setup: None) -> None:
+    """A text is a sequence of letters, each of which could be a queue: the worker would serve those."""
+    with pytest.raises(TypeError, match=r"queues must be a list of names, not 'mails'; write \['mails'\]"):
+        Worker("mails")
+
+
 def test_two_workers_of_one_name_have_two_ids(django_db_setup: None) -> None:
     """What stands in a worker's name is given back by it: two must not take each other's jobs."""
     ids = [Worker(worker_id="blue").worker_id for _ in range(2)]
