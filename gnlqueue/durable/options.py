@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 from gnlqueue.backoff import Backoff
+from gnlqueue.conf import suggestion
 from gnlqueue.durable.keys import can_name
 from gnlqueue.options import exception_classes
 
@@ -60,9 +61,31 @@ class StepOptions:
     def __post_init__(self) -> None:
         for name in ("safe_errors", "final_errors"):
             object.__setattr__(self, name, exception_classes(getattr(self, name), name))
+        if self.recover is not None and not callable(self.recover):
+            raise ValueError(f"recover must be a function, not {self.recover!r}.")
+        if not isinstance(self.backoff, Backoff):
+            raise ValueError(f"backoff of a step must be a gnlqueue.Backoff, not {self.backoff!r}.")
+        if not isinstance(self.pass_key_as, str | None):
+            raise ValueError(f"pass_key_as must be the name of an argument, not {self.pass_key_as!r}.")
         if self.on_doubt not in ("block", "rerun", "fail"):
             raise ValueError(f'on_doubt must be "block", "rerun" or "fail", not {self.on_doubt!r}.')
         if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
             raise ValueError(f"max_attempts of a step must be an integer of at least 1, not {self.max_attempts!r}.")
         if self.key is not None and not can_name(self.key):
             raise ValueError(f"A step's key must be a string of 1 to 200 printable characters, not {self.key!r:.220}.")
+
+
+def with_options(options: StepOptions, given: Mapping[str, Any]) -> StepOptions:
+    """Return a copy of the options with the `given` ones replaced.
+
+    Raises `TypeError` for an option that there is not, `ValueError` for one out of range.
+    """
+    for name in given:
+        if name not in _NAMES:
+            raise TypeError(
+                f"A step has no option {name!r}{suggestion(name, _NAMES)}. Its options are: {', '.join(_NAMES)}."
+            )
+    return replace(options, **given)
+
+
+_NAMES = tuple(StepOptionsDict.__annotations__)

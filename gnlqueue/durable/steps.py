@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
-from gnlqueue.durable.options import StepOptions, StepOptionsDict
+from gnlqueue.durable.options import StepOptions, StepOptionsDict, with_options
 from gnlqueue.models import StepKind
 
 if TYPE_CHECKING:
@@ -36,8 +35,11 @@ class Steps:
         raise NotImplementedError
 
     def using(self, **options: Unpack[StepOptionsDict]) -> Steps:
-        """Return the same steps under other options, see `StepOptions`: `context.using(recover=…).step(…)`."""
-        return _StepsWithOptions(self._run, replace(self._options, **cast(Any, options)))
+        """Return the same steps under other options, see `StepOptions`: `context.using(recover=…).step(…)`.
+
+        Raises `TypeError` for an option that there is not, `ValueError` for one out of range.
+        """
+        return _StepsWithOptions(self._run, with_options(self._options, options))
 
     def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call `function` at most once in the life of the run, and return its result, now and on every replay.

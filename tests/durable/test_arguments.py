@@ -181,3 +181,30 @@ def test_whatever_can_be_called_has_a_name_that_can_be_stored(
     job = play(lambda context: context.step("shout", function, *args))
     assert attempt(job).result == "ABC"
     assert entry(job).function == name
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "wrong"),
+    [
+        ({"safe_error": OSError}, TypeError, r"no option 'safe_error' \(did you mean \"safe_errors\"\?\)"),
+        ({"timeout": 3}, TypeError, r"A step has no option 'timeout'\. Its options are: recover, safe_errors, "),
+        ({"backoff": 3}, ValueError, r"backoff of a step must be a gnlqueue\.Backoff, not 3"),
+        ({"recover": "ask"}, ValueError, r"recover must be a function, not 'ask'"),
+        ({"pass_key_as": 3}, ValueError, r"pass_key_as must be the name of an argument, not 3"),
+        ({"on_doubt": "ask"}, ValueError, r'on_doubt must be "block", "rerun" or "fail", not \'ask\''),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_options_that_make_no_sense_are_refused_before_the_step_begins(
+    play: Play, options: Any, error: type[Exception], wrong: str
+) -> None:
+    """What is found only when the step has gone wrong is found too late: then its outcome is in doubt."""
+    told: list[str] = []
+
+    def handler(context: JobContext) -> None:
+        with pytest.raises(error, match=wrong):
+            context.using(**options).step("charge", charge, "4242", 1)
+        told.append("refused")
+
+    job = attempt(play(handler))
+    assert (job.status, told, list(entries(job))) == (JobStatus.DONE, ["refused"], [])
