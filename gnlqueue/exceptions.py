@@ -12,7 +12,7 @@ What callers catch::
     ├── JobNotFound            the job's row is gone
     ├── RunLocked              somebody else holds the run lock
     ├── RunBlocked             a run outside a job has a step in doubt
-    ├── StepFailed             a durable step failed, with a known outcome
+    ├── StepFailed             a durable step failed
     ├── JournalMismatch        the journal holds another step under this key
     ├── AlreadyResolved        somebody else decided first
     ├── WrongStatus            the verb does not apply to a job in this status
@@ -88,7 +88,7 @@ class RunBlocked(GnlqueueError):
 
 
 class StepFailed(GnlqueueError):
-    """A durable step failed, and it is known that it did not happen.
+    """A durable step failed; it did not happen, except that an `idempotent_step` may have.
 
     `error_class` is the dotted name of the class of what the step raised, `classes` has those of its bases too, and
     `message` is its text; all are the same on the first run, where `__cause__` is the exception itself, and on replay.

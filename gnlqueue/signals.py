@@ -8,13 +8,13 @@ job_started        job (a ClaimedJob)                   in the worker, right bef
 job_attempt_failed job (a ClaimedJob), error            in the worker, once the failure is stored          none
 job_finished       job_id, task_name, status, database  once done, dead or cancelled is stored             none
 job_blocked        job_id, task_name, reason            once blocked is stored                             none
-job_resolved       job_id, entry                        once a human's answer is stored                    none
+job_resolved       job_id, entry                        once a human's answer is stored                    the caller's
 ================== ==================================== ================================================== ============
 
-`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that ran the attempt. If no worker did, they
-are sent after the commit by the process that ended the job: the one that cancelled it while it waited, failed it with
-`resolve`, or took it over from a dead worker; not in a transaction that is ended by hand. A consumer of your own sends
-none for the jobs that it ends.
+`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that ran the attempt. Without one the last
+two are sent after the commit by the process that ended the job: the one that cancelled it while it waited, failed it
+with `resolve`, or took it over from a dead worker; not in a transaction that is ended by hand. A consumer of your own
+sends none for the jobs that it ends.
 
 A receiver runs in the sender's thread and holds it up. What it raises is logged, never passed on: a receiver must not
 be able to lose a job.

@@ -94,7 +94,8 @@ class GnlqueueBackend(BaseTaskBackend):
         """Store a job that runs the task, and return its result as it is now.
 
         Raises `InvalidTask` as `validate_task` does, `TypeError` for arguments that do not fit the function or that
-        Django cannot make JSON of, `PayloadError` for those that a database cannot keep.
+        Django cannot make JSON of, `PayloadError` for those that a database cannot keep; under `STRICT_TRANSACTIONS`
+        `EnqueuedOutsideTransaction`.
         """
         from gnlqueue.queue.enqueueing import insert
         from gnlqueue.queue.new_jobs import new_job

@@ -51,7 +51,7 @@ def run_lock(
     If the same code takes it again, it nests. A holder that was stopped for longer than `ttl` loses it, which is logged
     when the block ends: what must not overlap even then belongs in a `durable_run`, whose writes are fenced.
 
-    Raises `RunLocked` when somebody else holds it for longer than `wait`.
+    Raises `RunLocked` when somebody else holds it for longer than `wait`, `RuntimeError` inside `atomic()`.
     """
     alias = alias_of(using)
     if (alias, run_id) in _held.get():
@@ -70,7 +70,8 @@ def durable_run(run_id: str, *, ttl: timedelta | float = 60, using: str | None =
     refused. If an interrupt of the run ends the block, it surfaces as an error.
 
     Raises `RunLocked` when somebody else has it open, `RunBlocked` when a step is in doubt, `JournalMismatch` when
-    the code does not fit the journal, `LeaseLost` when the lock was lost, `ValueError` for another job's id.
+    the code does not fit the journal, `LeaseLost` when the lock was lost, `ValueError` for another job's id,
+    `RuntimeError` inside `atomic()`.
     """
     context = current.get()
     if context is not None and context.run_id == run_id:

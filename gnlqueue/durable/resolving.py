@@ -54,7 +54,10 @@ def resolve(
 
 
 def in_doubt(*, using: str | None = None, limit: int = 100) -> list[RunJournalEntry]:
-    """Return the steps that wait for a decision, oldest first: those in doubt, then those the code does not fit."""
+    """Return the steps that wait for a decision, oldest first: those in doubt, then those the code does not fit.
+
+    Those of a job that was failed are among them: it asks again once it is retried.
+    """
     alias = alias_of(using)
     doubtful = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT).order_by("started_at", "id")
     blocked = Job.objects.using(alias).with_status(JobStatus.BLOCKED).filter(blocked_reason="mismatch").order_by("id")

@@ -4,17 +4,17 @@ To write a consumer of your own::
 
     from gnlqueue import queue
 
-    job = queue.claim("emails", worker_id="mine-1", lease=60)
-    try:
-        deliver(*job.args)
-    except SMTPException as error:
-        queue.fail(job, error)
-    else:
-        queue.complete(job)
+    while job := queue.claim("emails", worker_id="mine-1", lease=60):
+        try:
+            deliver(*job.args)
+        except SMTPException as error:
+            queue.fail(job, error)
+        else:
+            queue.complete(job)
 
-Each verb takes `using=`, a database alias (without it `GNLQUEUE["DATABASE"]`, else the router's), and `now=`, an aware
-datetime (without it the *database's* clock decides, never this machine's). The holder's verbs (complete, fail, extend,
-release, suspend, block) take the `ClaimedJob` that a claim gave, and raise `LeaseLost` when it is not held any more.
+`using=` is a database alias (without it `GNLQUEUE["DATABASE"]`, else the router's), `now=` an aware datetime (without
+it the *database's* clock decides, never this machine's). The holder's verbs (complete, fail, extend, release, suspend,
+block) take the `ClaimedJob` that a claim gave, on its database, and raise `LeaseLost` when it is not held any more.
 
 ============  =============================================================================
 candidates    what is claimed next: the one definition

@@ -19,7 +19,7 @@ from gnlqueue.queue.transactions import retried
 def extend(claimed: ClaimedJob, lease: timedelta | float, *, now: datetime | None = None) -> ClaimedJob:
     """Renew the lease for `lease` seconds from now, and return the job with its new end.
 
-    Raises `LeaseLost` or `JobNotFound` when the job is not held any more.
+    Raises `LeaseLost` or `JobNotFound` when the job is not held any more, `ValueError` for a lease out of range.
     """
     alias = database_of(claimed)
     length = timedelta(seconds=seconds(lease, "lease"))

@@ -226,8 +226,8 @@ def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime |
 def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | None = None) -> JobStatus:
     """Let the job wait for a human, without counting the attempt; `reason` is `in_doubt` or `mismatch`.
 
-    Returns what the job is then: blocked; ready where the doubt has been resolved meanwhile; cancelled where somebody
-    asked for that, and then the step stays in doubt.
+    Returns what the job is then: blocked; ready where it is `in_doubt` but none of its steps is (any more); cancelled
+    where somebody asked for that, and then the step stays in doubt.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
