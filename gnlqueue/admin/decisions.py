@@ -25,13 +25,12 @@ from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, U
 from gnlqueue.dialects import read_clock
 from gnlqueue.durable.effects import effect_key, identity_of_job
 from gnlqueue.durable.keys import is_renaming
-from gnlqueue.durable.resolving import mismatched_entry
+from gnlqueue.durable.resolving import began_by, mismatched_entry
 from gnlqueue.durable.verdicts import asked_instead
 from gnlqueue.models import (
     OUTCOME_RECORDED,
     EntryStatus,
     Job,
-    JobAttempt,
     JobStatus,
     RunJournalEntry,
     StepNote,
@@ -193,25 +192,13 @@ def case_of(entry_id: int, alias: str) -> Case | None:
     job = Job.objects.using(alias).filter(pk=entry.job_id).first() if entry.job_id is not None else None
     newest = StepNote.objects.using(alias).filter(entry_id=entry.pk).order_by("-id")[:MOST_NOTES]
     notes = list(reversed(newest))
-    token, worker_id = _began_by(entry, job, alias)
+    token, worker_id = began_by(entry, job)
     worker = WorkerProcess.objects.using(alias).filter(worker_id=worker_id).first() if worker_id else None
     mismatch = None
     if mismatched_entry(job) == entry:
         mismatch = next((note for note in reversed(notes) if note.kind == StepNote.Kind.MISMATCH), None)
     got = asked_instead(mismatch.value) if mismatch is not None else {}
     return Case(entry, job, read_clock(alias), notes, token, worker_id, worker, mismatch, got)
-
-
-def _began_by(entry: RunJournalEntry, job: Job | None, alias: str) -> tuple[int, str]:
-    """Return the lease token and the worker of the claim that began a step, as far as that is known."""
-    if job is None:
-        return entry.lease_token, ""
-    began = entry.started_at
-    if job.last_attempted_at is not None and job.last_attempted_at <= began:
-        return job.lease_token, job.worker_id or ""
-    attempts = JobAttempt.objects.using(alias).filter(job_id=job.pk, started_at__lte=began, ended_at__gte=began)
-    attempt = attempts.order_by("-id").only("lease_token", "worker_id").first()
-    return (entry.lease_token, "") if attempt is None else (attempt.lease_token, attempt.worker_id)
 
 
 class Decision(forms.Form):

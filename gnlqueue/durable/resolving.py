@@ -19,7 +19,7 @@ from gnlqueue.durable.entries import LONGEST_NOTE, encode_result
 from gnlqueue.durable.keys import is_renaming, key_hash
 from gnlqueue.durable.verdicts import Verdicts, asked_instead
 from gnlqueue.exceptions import AlreadyResolved, GnlqueueError, JobNotFound, WrongStatus
-from gnlqueue.models import OUTCOME_RECORDED, EntryStatus, Job, JobStatus, RunJournalEntry, StepNote
+from gnlqueue.models import OUTCOME_RECORDED, EntryStatus, Job, JobAttempt, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue import operating
 from gnlqueue.queue.attempts import LONGEST_REASON
 from gnlqueue.queue.transactions import alias_of, retried
@@ -75,6 +75,21 @@ def mismatched_entry(job: Job | None) -> RunJournalEntry | None:
     notes = StepNote.objects.using(job._state.db).filter(entry__run_id=job.run_id, kind=StepNote.Kind.MISMATCH)
     note = notes.select_related("entry").order_by("-id").first()
     return note.entry if note is not None else None
+
+
+def began_by(entry: RunJournalEntry, job: Job | None) -> tuple[int, str]:
+    """Return the lease token and the worker of the claim that began a step, as far as that is known.
+
+    The entry has the token of whoever wrote it last, which may be a claim that found it in doubt.
+    """
+    if job is None:
+        return entry.lease_token, ""
+    began = entry.started_at
+    if job.last_attempted_at is not None and job.last_attempted_at <= began:
+        return job.lease_token, job.worker_id or ""
+    attempts = JobAttempt.objects.using(entry._state.db).filter(job_id=job.pk, started_at__lte=began)
+    attempt = attempts.filter(ended_at__gte=began).order_by("-id").only("lease_token", "worker_id").first()
+    return (entry.lease_token, "") if attempt is None else (attempt.lease_token, attempt.worker_id)
 
 
 def was_failed(entry: RunJournalEntry, job: Job | None) -> bool:

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
 from gnlqueue.durable.entries import is_whole
-from gnlqueue.durable.resolving import in_doubt, kept_answer, resolve, was_failed
+from gnlqueue.durable.resolving import began_by, in_doubt, kept_answer, resolve, was_failed
 from gnlqueue.management.output import arguments_of, cut, say_if_more
 from gnlqueue.models import Job, JobAttempt, JobStatus, RunJournalEntry, StepNote
 from gnlqueue.queue.transactions import alias_of
@@ -44,7 +44,9 @@ def _show(command: BaseCommand, entry: RunJournalEntry, job: Job | None) -> None
         write(f"    {job.task_name}({arguments_of(job)}), {job.get_status_display().lower()}")
         if job.status == JobStatus.DEAD and was_failed(entry, job):
             write(f"    it asks again once it is retried: manage.py gnlqueue retry {job.pk}")
-    write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {entry.lease_token}")
+    token, worker_id = began_by(entry, job)
+    by = f" on {worker_id}" if worker_id else ""
+    write(f"    began {entry.started_at:%Y-%m-%d %H:%M:%S} UTC under token {token}{by}")
     error = entry.error or {}
     if error.get("message"):
         write(f"    it raised {error['classes'][0]}: {error['message']}")

@@ -83,7 +83,8 @@ def test_what_a_late_worker_brought_back_is_shown_to_whoever_resolves(
     assert (doubtful, evidence.kind, evidence.lease_token) == (entry(job), StepNote.Kind.EVIDENCE, 1)
     assert evidence.value == '{"id":7,"card":"4111"}'
     first = job.failed_attempts.get()
-    (line,) = [line for line in gnlqueue("blocked").splitlines() if "evidence" in line]
+    began, line = [line for line in gnlqueue("blocked").splitlines() if "evidence" in line or "began" in line]
+    assert began.endswith(f" UTC under token 1 on {first.worker_id}")  # not that of the claim which found it in doubt
     assert f" UTC, token 1 (attempt 1 on {first.worker_id}): A worker that no longer held the run came back" in line
     assert line.endswith('[{"id": 7, "card": "***"}]' if hidden else '[{"id":7,"card":"4111"}]')
 
