@@ -47,7 +47,7 @@ class Command(BaseCommand):
         worker = commands.add_parser("worker", help="run jobs; the same as manage.py runworker")
         worker.set_defaults(run=run_worker)
         add_worker_arguments(worker)
-        self._add_djangos_flags(worker)
+        self._add_djangos_flags(worker, verbosity="0: log only warnings and errors (default: 1)")
         stats = self._subcommand(commands, "stats", self._stats, "count the jobs")
         stats.add_argument("--queue", help="only those of this queue")
         stats.add_argument("--json", action="store_true", help="as one JSON object")
@@ -111,11 +111,11 @@ class Command(BaseCommand):
         self._add_djangos_flags(parser)
         return parser
 
-    def _add_djangos_flags(self, parser: ArgumentParser) -> None:
+    def _add_djangos_flags(self, parser: ArgumentParser, *, verbosity: str = SUPPRESS) -> None:
         """Let the flags of every command stand after the subcommand too, where people write them."""
         # Without a default of their own, which would hide what stands before the subcommand.
         add = partial(parser.add_argument, default=SUPPRESS)
-        add("-v", "--verbosity", type=int, choices=range(4), help="0: say only what is wrong (default: 1)")
+        add("-v", "--verbosity", type=int, choices=range(4), help=verbosity)
         for flag in ("--settings", "--pythonpath"):
             add(flag, help=SUPPRESS)
         for flag in ("--traceback", "--no-color", "--force-color"):
