@@ -99,7 +99,10 @@ class Run(Steps):
         return await protocol.wait_for(moments.now, self, flow())
 
     def effect_key(self, name: str, key: str | None = None) -> str:
-        """Return a text that names the effect of a step for ever, to pass to an API as its idempotency key."""
+        """Return a text that names the effect of a step for ever, to pass to an API as its idempotency key.
+
+        `key` is the step's, if it has one. The second step of one name is `"name#2"`.
+        """
         return self._effect_key(name if key is None else keyed(name, key))
 
     def check(self) -> None:
