@@ -39,6 +39,8 @@ from django.core.signals import setting_changed
 
 from gnlqueue.lengths import seconds
 
+ATTEMPTS = range(1, 1001)  # that a job may have at most
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -61,10 +63,12 @@ class Settings:
             alias = getattr(self, name)
             if alias is not None and alias not in django_settings.DATABASES:
                 raise _wrong(name, alias, f"an alias of DATABASES{suggestion(str(alias), django_settings.DATABASES)}")
-        for name in ("MAX_PAYLOAD_BYTES", "MAX_ATTEMPTS"):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise _wrong(name, number, "an integer of at least 1")
+        number = self.MAX_PAYLOAD_BYTES
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise _wrong("MAX_PAYLOAD_BYTES", number, "an integer of at least 1")
+        number = self.MAX_ATTEMPTS
+        if isinstance(number, bool) or not isinstance(number, int) or number not in ATTEMPTS:
+            raise _wrong("MAX_ATTEMPTS", number, f"an integer from {ATTEMPTS[0]} to {ATTEMPTS[-1]}")
         for name in ("LEASE_SECONDS", "SHUTDOWN_TIMEOUT_SECONDS", "UNKNOWN_TASK_GRACE_SECONDS", "RETENTION_SECONDS"):
             length = getattr(self, name)
             if length is None and name == "RETENTION_SECONDS":

@@ -11,14 +11,13 @@ from typing import Any, TypedDict
 from django.conf import settings as django_settings
 
 from gnlqueue.backoff import Backoff
-from gnlqueue.conf import suggestion
+from gnlqueue.conf import ATTEMPTS, suggestion
 from gnlqueue.exceptions import InvalidTask
 from gnlqueue.lengths import seconds
 from gnlqueue.payloads import scrub
 
 LONGEST_NAME = 200
 PRIORITIES = range(-100, 101)
-ATTEMPTS = range(1, 1001)
 
 #: Lower case only, because "emails" and "Emails" would be one queue to MariaDB's collations and two to PostgreSQL.
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_.\-]{0,63}")
@@ -50,17 +49,17 @@ def exception_classes(value: Any, name: str) -> tuple[type[BaseException], ...]:
     return classes
 
 
-def check_run_after(run_after: datetime | timedelta) -> None:
-    """Check an earliest start: an aware datetime, or a timedelta from now.
+def check_run_after(run_after: datetime | timedelta, what: str = "run_after") -> None:
+    """Check an earliest start: an aware datetime, or a timedelta from now; `what` names it in errors.
 
     Raises `TypeError` for anything else, `ValueError` for a time without a zone or a delay beyond a hundred years.
     """
     if isinstance(run_after, timedelta):
-        seconds(max(run_after, timedelta()), "run_after")
+        seconds(max(run_after, timedelta()), what)
     elif not isinstance(run_after, datetime):
-        raise TypeError(f"run_after must be an aware datetime or a timedelta from now, not {run_after!r}.")
+        raise TypeError(f"{what} must be an aware datetime or a timedelta from now, not {run_after!r}.")
     elif run_after.utcoffset() is None:
-        raise ValueError(f"run_after={run_after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
+        raise ValueError(f"{what}={run_after!r} has no time zone: use django.utils.timezone.now() or a timedelta.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

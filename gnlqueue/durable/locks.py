@@ -144,7 +144,10 @@ def _acquire(run_id: str, alias: str, ttl: timedelta, wait: float) -> LockFence:
             return LockFence(run_id, key, token, alias, ttl)
         if time.monotonic() >= give_up_at:
             owner = RunLock.objects.using(alias).filter(pk=key).values_list("owner", flat=True).first()
-            raise RunLocked(f"The run {run_id!r} is locked by {owner or 'somebody who has just released it'}.")
+            raise RunLocked(
+                f"The run {run_id!r} is locked by {owner or 'somebody who has just released it'}. Try again later, or "
+                "let `run_lock` wait for it."
+            )
         time.sleep(min(POLL * random.uniform(0.5, 1), max(give_up_at - time.monotonic(), 0)))
 
 

@@ -40,6 +40,7 @@ from gnlqueue.dialects import now as clock
 from gnlqueue.dialects.base import Done
 from gnlqueue.lengths import seconds
 from gnlqueue.models import EntryStatus, Job, JobQuerySet, JobStatus
+from gnlqueue.options import check_run_after
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import (
     LONGEST_REASON,
@@ -208,10 +209,12 @@ def put_off(claimed: ClaimedJob, delay: timedelta) -> None:
 
 
 def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:
-    """Put the job to sleep until a time, or for a length of time, without counting the attempt.
+    """Put the job to sleep until an aware datetime, or for a timedelta, without counting the attempt.
 
-    Raises `LeaseLost` or `JobNotFound` when the job is not held.
+    Raises `LeaseLost` or `JobNotFound` when the job is not held, `ValueError` for a time without a zone or a delay of
+    more than a hundred years, `TypeError` for what is neither.
     """
+    check_run_after(until, "until")
     wakes = Value(until) if isinstance(until, datetime) else clock(now, offset=until)
     changes = {
         **unless_cancelled(JobStatus.SCHEDULED, now),

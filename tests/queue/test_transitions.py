@@ -246,6 +246,23 @@ def test_suspend_puts_a_job_to_sleep_and_gives_the_attempt_back(alias: str, unti
     assert queue.claim(worker_id="w1", now=after(hours=3)) is not None
 
 
+@pytest.mark.parametrize(
+    ("until", "error", "message"),
+    [
+        (5, TypeError, "until must be an aware datetime or a timedelta from now, not 5"),
+        (NOON.replace(tzinfo=None), ValueError, "has no time zone"),
+        (timedelta(days=40_000), ValueError, "a hundred years"),
+    ],
+)
+def test_a_job_is_not_put_to_sleep_until_what_is_no_time(
+    alias: str, until: Any, error: type[Exception], message: str
+) -> None:
+    job = claimed()
+    with pytest.raises(error, match=message):
+        queue.suspend(job, until)
+    assert row(job)["status"] == JobStatus.IN_PROGRESS
+
+
 def test_block_lets_a_job_wait_for_a_human_and_gives_the_attempt_back(alias: str) -> None:
     job = claimed()
     queue.block(job, "mismatch")
