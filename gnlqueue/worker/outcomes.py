@@ -138,7 +138,7 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
             transitions.suspend(claimed, until)
             _report(outcome, logging.INFO, "asleep", str(outcome.error))
         else:
-            _report_lost(outcome, str(outcome.error))
+            _write_preempted(outcome, on_error)
     except (LeaseLost, JobNotFound) as error:
         _report_lost(outcome, str(error))
     except Exception as error:
@@ -176,6 +176,18 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
             on_error(claimed, error)
         except Exception:
             logger.exception("on_error raised; the job's failure is recorded all the same.")
+
+
+def _write_preempted(outcome: Outcome, on_error: ErrorHook | None) -> None:
+    """Report that the lease is lost; the guard decides whether it is.
+
+    A run also stops when a step could not be stored for a whole lease, or a task raises `JobPreempted` itself. If the
+    job is held all the same, the attempt has failed: nobody would renew the lease or rescue the job of a live worker.
+    """
+    try:
+        _write_failed(outcome, on_error)
+    except (LeaseLost, JobNotFound):
+        _report_lost(outcome, str(outcome.error))
 
 
 def _write_blocked(outcome: Outcome) -> None:

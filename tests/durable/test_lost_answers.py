@@ -12,9 +12,8 @@ from django.db import OperationalError, connections
 from gnlqueue import JobContext
 from gnlqueue.durable.entries import Journal
 from gnlqueue.models import EntryStatus, Job, JobStatus
-from gnlqueue.worker.loop import Worker
 from tests.app.models import Note
-from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry, jobs
+from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry
 
 Play = Callable[..., Job]
 
@@ -173,7 +172,10 @@ def test_a_server_that_finishes_a_commit_after_we_have_looked_is_not_taken_for_s
 def test_an_outcome_that_cannot_be_stored_for_a_whole_lease_stops_the_run(
     alias: str, play: Play, ledger: Ledger, clause: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the handler catches: the step stays started, and the next worker finds it in doubt."""
+    """Whatever the handler catches: the step stays started, and the next attempt finds it in doubt.
+
+    The job goes back: its worker lives, so nobody would rescue it.
+    """
 
     def unreachable(*args: Any, **kwargs: Any) -> Any:
         raise OperationalError("no route to the database")
@@ -190,10 +192,9 @@ def test_an_outcome_that_cannot_be_stored_for_a_whole_lease_stops_the_run(
         return "all is well"
 
     job = play(handler)
-    lost = Worker(["default"], heartbeat=False, lease=0.05).run_once()
-    assert lost is not None
-    assert lost.status == JobStatus.IN_PROGRESS
+    stopped = attempt(job, lease=0.05)
+    assert (stopped.status, stopped.attempts, stopped.crashes) == (JobStatus.SCHEDULED, 1, 0)
+    assert "could not be recorded as done for a whole lease: no route" in (stopped.last_error or "")
     monkeypatch.undo()
-    jobs().filter(pk=job.pk).update(lease_expires_at=job.enqueued_at)
     assert attempt(job).status == JobStatus.BLOCKED
     assert (len(ledger), entries(job).count()) == (1, 1)
