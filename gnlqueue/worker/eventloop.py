@@ -32,7 +32,11 @@ class EventLoop:
         self._begins = False  # whether `_begin` runs soon, or just now
         self._context = Context()  # each job begins in a copy of it: where `call` is made may be inside another job
         self._thread = threading.Thread(target=self._run, name="gnlqueue-asyncio", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # or it would keep its files open
+            self._loop.close()
+            raise
 
     def call(self) -> None:
         """Let it take the next jobs; from any thread."""

@@ -32,6 +32,8 @@ from gnlqueue.worker.table import LeaseTable, Stage
 
 logger = logging.getLogger("gnlqueue.worker")
 
+START_AGAIN = 1.0  # seconds until a thread is asked for again, after there was none to have
+
 
 class _Waiting(NamedTuple):
     """A job that has not begun, and since when (monotonic seconds)."""
@@ -56,6 +58,7 @@ class Pool:
         self._running = 0
         self._threads = 0
         self._idle = 0
+        self._start_after = 0.0  # monotonic seconds
         self._ended = False
         self._outages = 0
         self._async_connections = AsyncConnections()
@@ -112,15 +115,37 @@ class Pool:
         if self._running >= self._concurrency:
             return
         if self._waiting[True]:
-            self._loop = self._loop or EventLoop(self._next_async)
-            self._loop.call()
+            if self._loop is None:
+                self._start(self._start_loop)
+            if self._loop is not None:
+                self._loop.call()
         if not self._waiting[False]:
             return
         if self._idle:
             self._changed.notify()
         elif self._threads < self._concurrency:
-            self._threads += 1
-            threading.Thread(target=self._work, name=f"gnlqueue-{self._threads}", daemon=True).start()
+            self._start(self._start_thread)
+
+    def _start(self, start: Callable[[], None]) -> None:
+        """Start a thread, unless this process may have no more of them, or of open files.
+
+        Then those that run take the next job, or it waits until the loop gives it back. Raised, the error would end the
+        thread that has just taken a job.
+        """
+        if time.monotonic() < self._start_after:
+            return
+        try:
+            start()
+        except (RuntimeError, OSError) as error:
+            self._start_after = time.monotonic() + START_AGAIN
+            logger.error("A thread for jobs cannot be started, trying again: %s", error)
+
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._work, name=f"gnlqueue-{self._threads + 1}", daemon=True).start()
+        self._threads += 1
+
+    def _start_loop(self) -> None:
+        self._loop = EventLoop(self._next_async)
 
     def _end_loop(self) -> None:
         """Stop the event loop once nothing runs."""

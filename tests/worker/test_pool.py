@@ -227,6 +227,50 @@ def test_a_blocked_event_loop_does_not_keep_the_threads_from_their_jobs(place: C
     here.until(20)
 
 
+@pytest.mark.parametrize("what", ["thread", "event loop", "thread of the event loop"])
+def test_a_thread_that_cannot_be_started_costs_no_job(
+    place: Callable[[int], Place], what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process may have as many threads or files as it is allowed: what runs takes the jobs, or they wait."""
+    here = place(3)
+    scarce = [True]
+    start, new_event_loop = threading.Thread.start, asyncio.new_event_loop
+
+    def start_if_allowed(thread: threading.Thread) -> None:
+        name = {"thread": "gnlqueue-2", "thread of the event loop": "gnlqueue-asyncio"}.get(what)
+        if scarce[0] and thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def new_event_loop_if_allowed() -> asyncio.AbstractEventLoop:
+        if scarce[0] and what == "event loop":
+            raise OSError(24, "Too many open files")
+        return new_event_loop()
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_allowed)
+    monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop_if_allowed)
+    together = threading.Event()
+
+    def hold(id: int) -> None:
+        together.wait(PATIENCE)
+        here.short(id)
+
+    here.put(range(1), hold)
+    here.put(range(1, 6), here.ashort if "loop" in what else here.short)
+    here.put(range(6, 9), here.short)
+    together.set()
+    here.until(4 if "loop" in what else 9)
+    if "loop" in what:
+        assert [job.id for job in here.pool.take_back()] == [1, 2, 3, 4, 5]
+    scarce[0] = False
+    here.pool._start_after = 0.0
+    here.put(range(9, 12), here.ashort)
+    here.put(range(12, 15), here.short)
+    here.until(10 if "loop" in what else 15)
+    assert {outcome.ending for outcome in here.outcomes} == {Ending.DONE}
+    assert caplog.text.count("cannot be started") == 1
+
+
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_each_job_has_a_context_of_its_own(place: Callable[[int], Place], kind: str) -> None:
     here, found = place(1), list[int | None]()
