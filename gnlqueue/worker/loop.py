@@ -313,6 +313,7 @@ class Worker:
         ends = time.monotonic() + delay
         while True:
             self._stop_if_unwanted()
+            self._maintenance.look_up()
             left = self._timeouts.seconds_left()
             nap = min(ends - time.monotonic(), LONGEST_NAP if left is None else min(left, LONGEST_NAP))
             if self._inbox.wait(nap):

@@ -26,6 +26,7 @@ SILENT_FOR_GOOD = timedelta(days=1)  # without a heartbeat; a worker's row is fo
 PRUNE_AT_ONCE = 500  # jobs, so that claiming goes on in between
 PRUNE_AGAIN = 0.25  # seconds, while there are more
 LAST_PRUNES = 20  # at the most, by a worker that has drained its queues and ends
+LOOKS_UP_EVERY = 2.0  # seconds, at the most, while this process runs at all
 
 
 class Maintenance:
@@ -35,8 +36,12 @@ class Maintenance:
 
     `beat` is seconds between two heartbeats.
 
-    After an outage nothing is rescued for one beat: the owners of leases that ran out meanwhile renew first. The same
-    holds at the start, which may come right after an outage, unless the worker only drains and would be gone by then.
+    After an outage nothing is rescued for one beat: the owners of leases that ran out meanwhile renew first. So it is
+    after a standstill, such as a suspended machine or a paused container, where owners may have stood still with us.
+    And at the start, which may come right after either, unless the worker only drains and would be gone by then.
+
+    Not when the database was reached less than a beat ago. No lease runs out so soon, and a worker whose connection
+    breaks again and again would never rescue anything.
     """
 
     def __init__(self, queue_names: Sequence[str], *, database: str, beat: float, drain: bool = False) -> None:
@@ -46,17 +51,31 @@ class Maintenance:
         self._next_promotion = 0.0
         self._next_flush = time.monotonic() + FLUSH_EVERY
         self._next_tidying = self._next_prune = time.monotonic() + TIDY_EVERY
-        self._no_rescue_before = 0.0 if drain else float("inf")
+        self._no_rescue_before = 0.0
+        self._was_away = not drain
+        # By the clock on the wall, as the monotonic one may stand still with the machine.
+        self._reached_at = float("-inf")
+        self._looked_up_at = time.time()
 
     def note_outage(self) -> None:
-        """Hold rescues back until the database has been reached for one whole beat."""
-        self._no_rescue_before = float("inf")
+        """Note that the database cannot be reached, for however long."""
+        self._was_away = True
+
+    def look_up(self) -> None:
+        """Note that this process runs, and whether it has stood still. To be called all the time."""
+        now = time.time()
+        if now - self._looked_up_at > max(self._beat, LOOKS_UP_EVERY):
+            self._was_away = True
+        self._looked_up_at = now
 
     def do_what_is_due(self, *, idle: bool) -> None:
         """Do what is due; an idle worker promotes and rescues at each poll, as its claim would."""
+        self.look_up()
         now = time.monotonic()
-        if self._no_rescue_before == float("inf"):  # the first time that we are asked again: the database is back
-            self._no_rescue_before = now + self._beat
+        if self._was_away:  # this is the first time that we are asked again: the database is back
+            self._was_away = False
+            if time.time() - self._reached_at >= self._beat:
+                self._no_rescue_before = now + self._beat
         if idle or now >= self._next_promotion:
             self._next_promotion = now + PROMOTE_EVERY
             claiming.promote(self._queue_names, alias=self._database)
@@ -70,6 +89,7 @@ class Maintenance:
             self._tidy()
         if now >= self._next_prune:
             self._next_prune = now + (PRUNE_AGAIN if self._prune() == PRUNE_AT_ONCE else TIDY_EVERY)
+        self._reached_at = time.time()
 
     def finish(self, *, drained: bool) -> None:
         """Do what was left for the next time, as there is none; `drained` says that nothing was due any more."""

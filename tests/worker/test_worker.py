@@ -373,3 +373,80 @@ def test_a_worker_that_has_just_started_lets_owners_renew_first(
     monkeypatch.setattr("gnlqueue.worker.maintenance.time.monotonic", lambda: beat_later)
     upkeep.do_what_is_due(idle=True)
     assert row(job).status == JobStatus.READY
+
+
+class Clocks:
+    """The time as the upkeep sees it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monotonic_now, self.now = time.monotonic(), time.time()
+        monkeypatch.setattr("gnlqueue.worker.maintenance.time", self)
+
+    def monotonic(self) -> float:
+        return self.monotonic_now
+
+    def time(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float, upkeep: Maintenance) -> None:
+        """Let time pass under a worker that runs, and looks up every second."""
+        for _ in range(round(seconds)):
+            self.monotonic_now += 1
+            self.now += 1
+            upkeep.look_up()
+
+
+@pytest.fixture
+def expired(alias: str) -> Callable[[], Job]:
+    """A job whose lease has run out."""
+
+    def claim() -> Job:
+        job = tasks.give.enqueue(1)
+        long_ago = timezone.now() - timedelta(hours=1)
+        assert queue.claim(worker_id="another", lease=1, using=alias, now=long_ago) is not None
+        return job
+
+    return claim
+
+
+@pytest.mark.parametrize("in_a_turn", [False, True])
+def test_a_worker_that_stood_still_lets_owners_renew_first(
+    alias: str, expired: Callable[[], Job], monkeypatch: pytest.MonkeyPatch, in_a_turn: bool
+) -> None:
+    """Its machine was suspended, and the monotonic clock with it; or its container was paused. It may be the owner."""
+    clocks = Clocks(monkeypatch)
+    upkeep = Maintenance(["default"], database=alias, beat=20)
+    upkeep.do_what_is_due(idle=True)
+    clocks.wait(30, upkeep)
+    upkeep.do_what_is_due(idle=True)
+    job = expired()
+
+    clocks.now += 3600
+    if not in_a_turn:
+        upkeep.look_up()
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.IN_PROGRESS
+    clocks.wait(19, upkeep)
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.IN_PROGRESS
+    clocks.wait(1, upkeep)
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.READY
+
+
+@pytest.mark.parametrize("away", [1, 60])
+def test_a_connection_that_breaks_again_and_again_keeps_no_worker_from_rescuing(
+    alias: str, expired: Callable[[], Job], monkeypatch: pytest.MonkeyPatch, away: int
+) -> None:
+    """No lease runs out in the seconds without one; after more than a beat owners renew first."""
+    clocks = Clocks(monkeypatch)
+    upkeep = Maintenance(["default"], database=alias, beat=20)
+    for _ in range(30):
+        upkeep.do_what_is_due(idle=True)
+        clocks.wait(1, upkeep)
+    job = expired()
+
+    upkeep.note_outage()
+    clocks.wait(away, upkeep)
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == (JobStatus.READY if away < 20 else JobStatus.IN_PROGRESS)
