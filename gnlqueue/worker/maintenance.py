@@ -36,12 +36,12 @@ class Maintenance:
 
     `beat` is seconds between two heartbeats.
 
-    After an outage nothing is rescued for one beat: the owners of leases that ran out meanwhile renew first. So it is
-    after a standstill, such as a suspended machine or a paused container, where owners may have stood still with us.
-    And at the start, which may come right after either, unless the worker only drains and would be gone by then.
+    After an outage nothing is rescued for one beat: the owners of leases that ran out meanwhile renew first. The same
+    holds after a standstill, such as a suspended machine or a paused container, where owners may have stood still with
+    us; and at the start, which may come right after either, unless the worker only drains and would be gone by then.
 
-    Not when the database was reached less than a beat ago. No lease runs out so soon, and a worker whose connection
-    breaks again and again would never rescue anything.
+    An outage shorter than a beat does not count: no lease runs out so soon, and a worker whose connection breaks again
+    and again would never rescue anything.
     """
 
     def __init__(self, queue_names: Sequence[str], *, database: str, beat: float, drain: bool = False) -> None:

@@ -168,4 +168,6 @@ class LeaseTable:
 
     def clear(self) -> None:
         """Forget everything, once the jobs of a worker that is gone were given back."""
-        self._memory[:] = bytes(len(self._memory))
+        after_owner = (_OWNER + 1) * 8
+        self._memory[after_owner:] = bytes(len(self._memory) - after_owner)
+        self.owner = Owner.NONE  # last: from now on the supervisor may give the table to a new worker
