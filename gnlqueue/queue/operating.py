@@ -18,7 +18,7 @@ from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
 from gnlqueue.queue.enqueueing import enqueue
 from gnlqueue.queue.leaving import doubt_open_steps, send_ending, steps
-from gnlqueue.queue.transactions import alias_of, retried
+from gnlqueue.queue.transactions import alias_of, retried, warn_outside_transaction
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)
@@ -173,22 +173,29 @@ def enqueue_again(
     The new job has a run of its own with an empty journal, so that the effects which the old run has recorded happen
     again: their keys are returned. Its `origin` is the old job, which stays as it is.
 
-    Raises `JobNotFound` where the old job is gone, `PayloadError` for arguments that JSON cannot carry.
+    Raises `JobNotFound` where the old job is gone, `PayloadError` for arguments that JSON cannot carry; under
+    `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
     id, alias = _identify(job, using)
     old = get(id, using=alias)
-    with transaction.atomic(using=alias):
-        new = enqueue(
-            old.task_name,
-            old.args if args is None else args,
-            old.kwargs if kwargs is None else kwargs,
-            queue_name=old.queue_name,
-            priority=old.priority,
-            max_attempts=old.max_attempts,
-            using=alias,
-            now=now,
-        )
-        Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
+    warn_outside_transaction(alias)  # before our own is open
+
+    def write() -> Job:
+        with transaction.atomic(using=alias):
+            new = enqueue(
+                old.task_name,
+                old.args if args is None else args,
+                old.kwargs if kwargs is None else kwargs,
+                queue_name=old.queue_name,
+                priority=old.priority,
+                max_attempts=old.max_attempts,
+                using=alias,
+                now=now,
+            )
+            Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
+            return new
+
+    new = retried(alias, write)
     new.origin_id, new.options = old.pk, old.options
     effects = steps(old, EntryStatus.DONE).exclude(kind__in=NOT_EFFECTS).order_by("position")
     return EnqueuedAgain(new, list(effects.values_list("key", flat=True)))

@@ -333,6 +333,13 @@ def test_enqueue_many_outside_the_open_transaction_warns_too(alias: str) -> None
         gnlqueue.enqueue_many([send_receipt.bind(1)])
 
 
+def test_enqueueing_again_outside_the_open_transaction_warns_too(alias: str) -> None:
+    old = queue.enqueue("demo")
+    with transaction.atomic(other_than(alias)), pytest.warns(EnqueuedOutsideTransaction) as caught:
+        queue.enqueue_again(old)
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_with_a_transaction_open_on_both_databases_nothing_is_said(alias: str) -> None:
     with transaction.atomic(other_than(alias)), transaction.atomic(alias):
         send_receipt.enqueue(1)

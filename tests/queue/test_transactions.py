@@ -95,6 +95,14 @@ def test_outside_a_transaction_a_deadlock_is_tried_again(alias: str, key: str | 
     assert Job.objects.using(alias).count() == 1
 
 
+def test_enqueueing_again_is_tried_again(alias: str) -> None:
+    old = queue.enqueue("demo")
+    with failing(alias, 2, "INSERT") as tried:
+        new = queue.enqueue_again(old).job
+    assert len(tried) == 3
+    assert Job.objects.using(alias).get(pk=new.pk).origin_id == old.pk
+
+
 def test_trying_again_ends_at_some_time(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnlqueue.queue.transactions.FIRST_PAUSE", 0)
     with failing(alias, 1000, "INSERT") as tried, pytest.raises(OperationalError):
