@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gnlqueue.admin import queue_names
 from gnlqueue.admin.base import CAP, CappedCount
 from gnlqueue.admin.looks import Count, First, FirstAmong, Question, ask
+from gnlqueue.finding import order_of
 from gnlqueue.models import (
     FINISHED,
     EntryStatus,
@@ -233,15 +234,11 @@ def count_statuses(alias: str) -> dict[str, CappedCount]:
     A status with more than that costs another statement, which estimates how many.
     """
     jobs = Job.objects.using(alias)
-    orders = {JobStatus.READY: ("queue_name", *ORDER), JobStatus.SCHEDULED: ("queue_name", "run_at", "id")}
     questions: dict[str, Question] = {}
     for status in JobStatus:
         its = jobs.with_status(status)
-        if status in FINISHED:
-            rows = its.filter(finished_at__isnull=False).order_by("finished_at", "id")
-        else:
-            rows = its.order_by(*orders.get(status, ("queue_name", "id")))
-        questions[status.value] = Count(rows, CAP, like=its)
+        rows = its.filter(finished_at__isnull=False) if status in FINISHED else its
+        questions[status.value] = Count(rows.order_by(*order_of(status, alias)), CAP, like=its)
     in_doubt = RunJournalEntry.objects.using(alias).filter(status=EntryStatus.IN_DOUBT)
     questions["in_doubt"] = Count(in_doubt.order_by("started_at", "id"))
     blocked = jobs.with_status(JobStatus.BLOCKED)

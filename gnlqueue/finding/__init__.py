@@ -7,13 +7,12 @@ how much there is.
 from gnlqueue.finding.criteria import ALWAYS, LARGEST, NO_ERROR, Argument, Criteria, Span
 from gnlqueue.finding.estimates import estimate
 from gnlqueue.finding.pages import Page, Place, count_up_to, look
-from gnlqueue.finding.plans import ORDERS, Plan, plans_for
+from gnlqueue.finding.plans import Plan, order_of, plans_for
 
 __all__ = [
     "ALWAYS",
     "LARGEST",
     "NO_ERROR",
-    "ORDERS",
     "Argument",
     "Criteria",
     "Page",
@@ -23,5 +22,6 @@ __all__ = [
     "count_up_to",
     "estimate",
     "look",
+    "order_of",
     "plans_for",
 ]

@@ -25,7 +25,7 @@ from gnlqueue.queue.candidates import ORDER
 FLOW = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.IN_PROGRESS, JobStatus.BLOCKED, *FINISHED)
 
 #: The order of the index that each status has; the claim's own order where jobs wait.
-ORDERS: dict[str, tuple[str, ...]] = {
+_ORDERS: dict[str, tuple[str, ...]] = {
     JobStatus.READY: ("queue_name", *ORDER),
     JobStatus.SCHEDULED: ("queue_name", "run_at", "id"),
     JobStatus.IN_PROGRESS: ("queue_name", "id"),
@@ -33,7 +33,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(FINISHED, ("-finished_at", "-id")),
 }
 #: MySQL has no index on blocked jobs alone, and finds them by another one that `status` leads.
-BLOCKED_ON_MYSQL = ORDERS[JobStatus.READY]
+_BLOCKED_ON_MYSQL = _ORDERS[JobStatus.READY]
 
 #: `enqueued_at` grows with the id but for a clock that was set meanwhile.
 CLOCK_STEP = timedelta(minutes=5)
@@ -113,6 +113,13 @@ class Plan:
         return [place for place in range(1, number + 1) if place == number or descends[place - 1] != descends[place]]
 
 
+def order_of(status: JobStatus, alias: str) -> tuple[str, ...]:
+    """Return the order of the index by which the jobs of a status are found."""
+    if status == JobStatus.BLOCKED and connections[alias].vendor == "mysql":
+        return _BLOCKED_ON_MYSQL
+    return _ORDERS[status]
+
+
 def plans_for(criteria: Criteria, alias: str) -> list[Plan]:
     """Return the plans that together read all that is looked for: one, unless statuses need several."""
     jobs = Job.objects.using(alias)
@@ -182,9 +189,7 @@ def _by_status(criteria: Criteria, jobs: JobQuerySet, status: JobStatus) -> Plan
     if status in FINISHED:
         return _by_end(criteria, jobs, (status,))
     rows, served = jobs.with_status(status), {"statuses"}
-    order = ORDERS[status]
-    if status == JobStatus.BLOCKED and connections[jobs.db].vendor == "mysql":
-        order = BLOCKED_ON_MYSQL
+    order = order_of(status, jobs.db)
     if criteria.queue_name is not None and order[0] == "queue_name":
         rows, order = rows.filter(queue_name=criteria.queue_name), order[1:]
         served.add("queue_name")
@@ -201,7 +206,7 @@ def _by_end(criteria: Criteria, jobs: JobQuerySet, statuses: tuple[JobStatus, ..
         jobs.with_status(status).filter(span.matches("finished_at"), finished_at__isnull=False) for status in statuses
     ]
     served = {"statuses", "finished", "as_of"}
-    return _plan(criteria, branches, ORDERS[JobStatus.DONE], served, "finished_at")
+    return _plan(criteria, branches, _ORDERS[JobStatus.DONE], served, "finished_at")
 
 
 def _by_error(criteria: Criteria, alias: str) -> Plan:

@@ -18,6 +18,7 @@ from django.utils import timezone
 from gnlqueue import dialects, queue
 from gnlqueue.admin import charts, facts, figures
 from gnlqueue.admin.figures import WINDOWS, Slot
+from gnlqueue.admin.looks import Question
 from gnlqueue.models import Job, JobStatus, RunJournalEntry, TaskMinute, WorkerProcess
 from tests.admin.conftest import LogIn
 from tests.durable.conftest import on_sqlite
@@ -345,6 +346,25 @@ def test_nothing_reads_the_table_of_jobs(alias: str, admin: Client, cursor: Curs
     for sql, params in sent.items():
         how = plan(cursor, sql, params)
         assert not re.search(FULL_SCAN[cursor.db.vendor], how), f"{sql}\n{how}"
+
+
+SORT = {"postgresql": r"\bSort\b", "mysql": "filesort", "sqlite": "TEMP B-TREE"}
+
+
+def test_many_blocked_jobs_are_not_all_read_to_be_counted(
+    alias: str,
+    cursor: CursorWrapper,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a deploy that does not fit their journals. A sort reads all, however early the count ends."""
+    fill(cursor, 40_000, JobStatus.BLOCKED)
+    analyze(cursor)
+    asked: dict[str, Question] = {}
+    monkeypatch.setattr(facts, "ask", lambda alias, questions: asked.update(questions))
+    facts.count_statuses(alias)
+    sql, params = asked["blocked"].sql(alias)
+    how = plan(cursor, f"SELECT {sql}", params)
+    assert not re.search(SORT[cursor.db.vendor], how), f"{sql}\n{how}"
 
 
 # --- figures on the page ---------------------------------------------------------------------------------------------
