@@ -12,12 +12,10 @@ from datetime import datetime
 from math import log10
 from typing import NamedTuple
 
-from django.template.defaultfilters import date as formatted_date
-from django.utils import timezone
 from django.utils.formats import number_format
 
 from gnlqueue.admin.figures import PERCENTILES, Slot, Window
-from gnlqueue.templatetags.gnlqueue_admin import duration
+from gnlqueue.templatetags.gnlqueue_admin import clock, duration
 
 WIDTH, HEIGHT = 600, 120
 TOP, BOTTOM = 8, HEIGHT - 4  # of the plot, so that the outermost labels of the axis are whole
@@ -147,13 +145,7 @@ def over_time(
 
 
 def _chart(ticks: list[Tick], slots: Sequence[Slot], window: Window) -> Chart:
-    pattern = "D H:i" if window.length.days else "H:i"
-    begin, end = slots[0].begin, slots[-1].begin + window.slot
-    return Chart(
-        ticks,
-        formatted_date(timezone.localtime(begin), pattern),
-        formatted_date(timezone.localtime(end), pattern),
-    )
+    return Chart(ticks, clock(slots[0].begin, window), clock(slots[-1].begin + window.slot, window))
 
 
 def _round_up(value: float) -> float:

@@ -162,9 +162,9 @@ def since(value: datetime | None, now: datetime) -> SafeString | str:
 
 
 @register.filter
-def clock(value: datetime, window: Any = None) -> str:
-    """Show the time of day, as a chart names its points."""
-    return formatted_date(timezone.localtime(value), "D H:i" if window is None or window.length.days else "H:i")
+def clock(value: datetime, window: Any) -> str:
+    """Show the time of day, as a chart of a window of time names its points; with the day where it shows several."""
+    return formatted_date(timezone.localtime(value), "D H:i" if window.length.days else "H:i")
 
 
 @register.filter

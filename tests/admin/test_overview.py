@@ -386,6 +386,19 @@ def test_percentiles_and_rates_stand_on_the_page(alias: str, admin: Client) -> N
 
 
 @on_sqlite
+@pytest.mark.parametrize("window", ["1h", "7d"])
+def test_the_tables_beneath_the_charts_name_the_same_times(alias: str, admin: Client, window: str) -> None:
+    store(alias, 1, succeeded=8)
+    page = admin.get(f"{OVERVIEW}?window={window}").content.decode()
+    tables = [
+        page[page.index(f'id="gq-{name}-table"') :].partition("</table>")[0] for name in ("finished", "wait", "run")
+    ]
+    finished, wait, run = (re.findall(r'<th scope="row">([^<]*)', table) for table in tables)
+    assert finished == wait == run
+    assert re.fullmatch(r"\d\d:\d\d" if window == "1h" else r"\w{3} \d\d:\d\d", finished[0])
+
+
+@on_sqlite
 def test_series_differ_by_more_than_their_colours(alias: str, admin: Client) -> None:
     store(alias, 1, succeeded=8, failed=2, waits={"0": 9}, runs={"0": 9})
     page = admin.get(OVERVIEW).content.decode()
