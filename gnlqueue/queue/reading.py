@@ -43,18 +43,16 @@ def stats(queue_name: str | None = None, *, using: str | None = None, now: datet
     return {name: counts[name] for name in STATS}
 
 
-def dead(
-    queue_name: str | None = None, limit: int = 100, *, task_name: str | None = None, using: str | None = None
-) -> list[Job]:
-    """Return dead-lettered jobs, newest first, at most `limit`; those of one queue, or of one task, if it is named.
+def dead(queue_name: str | None = None, limit: int = 100, *, using: str | None = None) -> list[Job]:
+    """Return dead-lettered jobs, newest first, at most `limit`; those of one queue if it is named.
 
     Raises `InvalidTask` for an invalid queue name.
     """
-    return list(dead_letters(queue_name, task_name, using=using)[:limit])
+    return list(dead_letters(queue_name, None, using=using)[:limit])
 
 
 def dead_letters(queue_name: str | None, task_name: str | None, *, using: str | None) -> JobQuerySet:
-    """Return what `dead` returns, all of it and not read yet."""
+    """Return dead-lettered jobs, newest first, of a queue and of a task if these are named; not read yet."""
     jobs = Job.objects.using(alias_of(using)).with_status(JobStatus.DEAD).filter(finished_at__isnull=False)
     if queue_name is not None:
         jobs = jobs.filter(queue_name=check_queue_name(queue_name))
