@@ -74,7 +74,10 @@ class TaskMinute(models.Model):
 
 
 class OperatorAction(models.Model):
-    """What a person did to jobs, queues or steps: who, what, to how many, by which filter, and why. Append only."""
+    """What a person did to jobs, queues or steps: who, what, to how many, by which filter, and why.
+
+    Never deleted; what changes is how far an action on many jobs has come. See `gnlqueue.bulk`.
+    """
 
     at = models.DateTimeField()
     by = models.CharField(max_length=200)
