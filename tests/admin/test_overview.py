@@ -46,7 +46,7 @@ def start_worker(alias: str, worker_id: str = "w1", *, queues: list[str] | None 
     )  # fmt: skip
 
 
-def claim(alias: str, queue_name: str = "default", worker_id: str = "w1") -> queue.ClaimedJob:
+def claim(queue_name: str = "default", worker_id: str = "w1") -> queue.ClaimedJob:
     job = queue.claim(queue_name, worker_id=worker_id)
     assert job is not None
     return job
@@ -108,7 +108,7 @@ def test_a_queue_that_a_consumer_of_one_s_own_serves(alias: str, admin: Client) 
     for _ in range(2):
         queue.enqueue("shop.mail", queue_name="mails")
     assert "No live worker serves the queue mails" in text(admin)
-    claim(alias, "mails", worker_id="my consumer")
+    claim("mails", worker_id="my consumer")
     assert "No live worker serves" not in text(admin)
 
 
@@ -122,8 +122,8 @@ def test_a_scheduled_job_that_is_due_waits_too(alias: str, admin: Client) -> Non
 def test_steps_in_doubt_and_mismatches(alias: str, admin: Client) -> None:
     for _ in range(2):
         queue.enqueue("shop.pay")
-    queue.block(claim(alias), "in_doubt")
-    queue.block(claim(alias), "mismatch")
+    queue.block(claim(), "in_doubt")
+    queue.block(claim(), "mismatch")
     for number in range(2):
         RunJournalEntry.objects.using(alias).create(
             run_id="job:1", position=number, key="charge", key_hash=str(number), kind="step", status="in_doubt",
@@ -148,8 +148,8 @@ def test_counts_and_queues(alias: str, admin: Client) -> None:
     start_worker(alias)
     for priority, minutes in ((5, 1), (0, 40), (0, 90), (-5, 20)):
         queue.enqueue("shop.pay", priority=priority, now=now - timedelta(minutes=minutes))
-    queue.complete(claim(alias))
-    claim(alias)
+    queue.complete(claim())
+    claim()
     said = text(admin)
     # one is done, the one of 90 minutes in progress, and of the others the one of 40 minutes is the oldest
     assert "0 scheduled 2 ready 1 in progress 0 blocked 1 done 0 dead 0 cancelled" in said
@@ -189,7 +189,7 @@ def test_queues_that_nobody_names_are_found(alias: str) -> None:
         queue.enqueue("shop.pay", queue_name=name, run_after=timedelta(days=1))
     for name in names[5:]:
         queue.enqueue("shop.pay", queue_name=name)
-        claim(alias, name)
+        claim(name)
     found = facts.read_queues(alias, timezone.now(), facts.read_workers(alias, timezone.now())).all
     assert set(names) <= {each.name for each in found}
     assert next(each for each in found if each.name == "default2").running.number == 1
@@ -273,7 +273,7 @@ def test_hostile_names_are_shown_and_not_run(alias: str, admin: Client) -> None:
     Job.objects.using(alias).bulk_create(
         [Job(task_name=HOSTILE, queue_name="default", run_at=timezone.now(), enqueued_at=timezone.now())]
     )
-    job = claim(alias, worker_id=f"w{HOSTILE}")
+    job = claim(worker_id=f"w{HOSTILE}")
     store(alias, 0, task=HOSTILE, failed=1, queue_name=HOSTILE)
     assert job.task_name == HOSTILE
     for page in (OVERVIEW, "/admin/gnlqueue/workerprocess/", "/admin/gnlqueue/queuestate/"):

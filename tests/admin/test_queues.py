@@ -88,7 +88,7 @@ def test_workers_and_what_they_work_on(alias: str, admin: Client) -> None:
     start_worker(alias, "w2", silent=3600)
     for _ in range(2):
         queue.enqueue("shop.pay")
-    mine, other = claim(alias), claim(alias, worker_id="stranger")
+    mine, other = claim(), claim(worker_id="stranger")
     said = text(admin, WORKERS)
     assert f"1 / 4 {mine.id} shop.pay" in said
     assert "w2 host, process 5 silent 1 h ago" in said

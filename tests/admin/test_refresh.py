@@ -22,7 +22,7 @@ def figures(alias: str) -> None:
     start_worker(alias)
     for _ in range(3):
         queue.enqueue("shop.pay")
-    claim(alias)
+    claim()
     for minute in range(10):
         store(alias, minute, succeeded=50 * minute, failed=minute, waits={"-20": 3, "4": 1}, runs={"3": 1, "60": 1})
 

@@ -56,7 +56,7 @@ def test_the_new_worker_finds_the_step_in_doubt_at_once_and_does_not_run_it(
 
 def test_what_a_late_worker_s_step_raised_is_kept_too(play: Play) -> None:
     job = play(lambda context: context.step("charge", lambda: lose(job, OSError("no answer"))))
-    claimed_by_another(job)
+    run_and_lose()
     (evidence,) = notes()
     assert "no answer" in (evidence.value or "")
 
@@ -70,8 +70,8 @@ def lose(job: Job, outcome: Any = None) -> Any:
     return outcome
 
 
-def claimed_by_another(job: Job) -> None:
-    """Run the job, which is lost meanwhile."""
+def run_and_lose() -> None:
+    """Run the job, which another claims meanwhile."""
     ran = Worker(["default"], heartbeat=False).run_once()
     assert ran is not None
     assert (ran.status, ran.worker_id, ran.lease_token) == (JobStatus.IN_PROGRESS, "another", 2)
@@ -93,7 +93,7 @@ def test_nothing_begins_and_nothing_succeeds_after_the_lease_was_lost(
         return "all is well"
 
     job = play(handler)
-    claimed_by_another(job)
+    run_and_lose()
     assert len(ledger) == 0
     assert [each.key for each in entries(job)] == (["lose"] if kind == "step" else [])
 
@@ -118,7 +118,7 @@ def test_nothing_begins_and_nothing_succeeds_after_the_lease_was_lost_in_asynchr
         return "all is well"
 
     job = aplay(handler)
-    claimed_by_another(job)
+    run_and_lose()
     assert len(ledger) == 0
     assert [each.key for each in entries(job)] == ["lose"]
 
@@ -130,7 +130,7 @@ def test_no_step_begins_after_the_lease_was_lost(play: Play, ledger: Ledger, kin
         getattr(context, kind)("charge", ledger.add)
 
     job = play(handler)
-    claimed_by_another(job)
+    run_and_lose()
     assert (len(ledger), entries(job).count()) == (0, 0)
 
 
