@@ -153,11 +153,6 @@ class Case:
         identity = self.entry.run_id if job is None else identity_of_job(job.run_id, job.enqueued_at)
         return effect_key(identity, self.entry.key)
 
-    @property
-    def how_to_check(self) -> str:
-        """What the developer wrote for whoever decides."""
-        return str((self.entry.error or {}).get("how_to_check") or "")
-
     def raised(self, *, whole: bool = False) -> str:
         """Return the error with which the step ended, in one line: all of it if `whole`, else its class."""
         return errors.of_step(self.entry.error, whole=whole)

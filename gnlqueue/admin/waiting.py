@@ -23,11 +23,6 @@ class Waiting:
     job: Job | None
     note: StepNote | None = None
 
-    @property
-    def how_to_check(self) -> str:
-        """What the developer wrote for whoever decides."""
-        return str((self.entry.error or {}).get("how_to_check") or "")
-
 
 @dataclass(frozen=True, slots=True)
 class Page:

@@ -50,8 +50,8 @@ def _show(command: BaseCommand, entry: RunJournalEntry, job: Job | None) -> None
     error = entry.error or {}
     if error.get("message"):
         write(f"    it raised {error['classes'][0]}: {error['message']}")
-    if error.get("how_to_check"):
-        write(f"    how to check: {error['how_to_check']}")
+    if entry.how_to_check:
+        write(f"    how to check: {entry.how_to_check}")
     for note in entry.notes.order_by("id"):
         # The value of a mismatch is what the code asked for, which its text says better.
         has_value = note.value is not None and note.kind != StepNote.Kind.MISMATCH

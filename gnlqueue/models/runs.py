@@ -107,6 +107,11 @@ class RunJournalEntry(models.Model):
         number = self.run_id.removeprefix(RUN_OF_JOB)
         return int(number) if number.isdigit() and number != self.run_id else None
 
+    @property
+    def how_to_check(self) -> str:
+        """What the developer wrote for whoever decides about a step in doubt; "" if nothing."""
+        return str((self.error or {}).get("how_to_check") or "")
+
 
 class StepNote(models.Model):
     """What happened around a step, append only.
