@@ -212,7 +212,7 @@ def _wait(wakes: int, seconds: float, *, supervised: bool) -> bool:
 
 
 def _needs_us(table: LeaseTable) -> bool:
-    return table.owner in {Owner.ALIVE, Owner.STOPPED} or bool(table.pairs())
+    return table.owner in {Owner.ALIVE, Owner.STOPPED} or any(table)
 
 
 def _notice_deaths(tables: Sequence[LeaseTable]) -> None:

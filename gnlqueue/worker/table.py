@@ -144,10 +144,6 @@ class LeaseTable:
             self._cells[place + _STAGE] = Stage.FREE
             self._free.append(place)
 
-    def pairs(self) -> set[Pair]:
-        """Return the (id, token) pairs that are held."""
-        return {held.pair for held in self}
-
     def _free_all(self) -> None:
         self._places.clear()
         self._free = list(range(_ENTRIES, len(self._cells), _ENTRY_SIZE))[::-1]
