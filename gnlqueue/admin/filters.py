@@ -22,7 +22,7 @@ from gnlqueue.finding import NO_ERROR, Span
 from gnlqueue.models import JobStatus, QueueState, WorkerProcess
 from gnlqueue.queue.transactions import alias_of
 from gnlqueue.registry import default_queues, registered
-from gnlqueue.templatetags._statuses import STATUSES
+from gnlqueue.templatetags.statuses import STATUSES
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList

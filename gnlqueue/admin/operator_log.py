@@ -26,8 +26,8 @@ from gnlqueue.finding import Plan
 from gnlqueue.ids import parse_id
 from gnlqueue.models import WAITING, Job, JobStatus, OperatorAction
 from gnlqueue.queue.transactions import alias_of
-from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import NOTHING, ago, breakable, number, visible
+from gnlqueue.templatetags.statuses import STATUSES
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList

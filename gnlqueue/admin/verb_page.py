@@ -23,8 +23,8 @@ from gnlqueue.exceptions import GnlqueueError, JobNotFound
 from gnlqueue.models import NOT_EFFECTS, EntryStatus, Job, JobStatus, RunJournalEntry, run_id_of
 from gnlqueue.queue.transactions import alias_of, retried
 from gnlqueue.registry import find_task
-from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import visible
+from gnlqueue.templatetags.statuses import STATUSES
 
 if TYPE_CHECKING:
     from gnlqueue.admin.base import QueuePage

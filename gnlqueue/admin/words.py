@@ -13,8 +13,8 @@ from django.utils.translation import ngettext
 from gnlqueue import bulk
 from gnlqueue.finding import ALWAYS, NO_ERROR, Argument, Criteria, Span
 from gnlqueue.redaction import MASK, hides, hides_something
-from gnlqueue.templatetags._statuses import STATUSES
 from gnlqueue.templatetags.gnlqueue_admin import number
+from gnlqueue.templatetags.statuses import STATUSES
 
 MOST_IDS = bulk.FIRST_IDS  # that are all named
 SOME_IDS = 3  # that are named where there are more

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from gnlqueue.templatetags._statuses import OTHER, STATUSES
+from gnlqueue.templatetags.statuses import OTHER, STATUSES
 
 register = template.Library()
 

@@ -1,4 +1,7 @@
-"""The word and the shape of every state, so that nobody needs the colour. A shape is a path in a box of 12 by 12."""
+"""The word and the shape of every status, so that nobody needs the colour. A shape is a path in a box of 12 by 12.
+
+The filters beside it use them, which Django loads also in a project without an admin: so it is not in `gnlqueue.admin`.
+"""
 
 from __future__ import annotations
 
