@@ -142,7 +142,7 @@ class Criteria:
         )
 
 
-class Key(KeyTransform):
+class UnescapedKey(KeyTransform):
     """The value under a key that stands in the column with its letters as they are; Django looks for escapes."""
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, tuple[Any, ...]]:
@@ -181,7 +181,7 @@ def _has(argument: Argument) -> Q:
     for each in values:
         found |= Q(Carries("kwargs", argument.name, each))
         if not argument.name.isascii():  # `enqueue` stores letters, Django's own field escapes
-            found |= Q(Carries("kwargs", argument.name, each, Key))
+            found |= Q(Carries("kwargs", argument.name, each, UnescapedKey))
         for task_name, place in _places(argument.name):
             found |= Q(task_name=task_name) & Q(Carries("args", str(place), each))
     return found
