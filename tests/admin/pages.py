@@ -33,3 +33,8 @@ def look(client: Client, url: str, status: int = 200) -> str:
     response = client.get(url)
     assert response.status_code == status
     return text_of(response.content.decode())
+
+
+def messages(response: Any) -> str:
+    """What a page tells of what was just done."""
+    return " ".join(str(message) for message in response.context["messages"])

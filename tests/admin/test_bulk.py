@@ -19,7 +19,7 @@ from gnlqueue.models import EntryStatus, Job, JobStatus, OperatorAction, RunJour
 from gnlqueue.tasks import run_operator_action
 from gnlqueue.worker.loop import Worker
 from tests.admin.conftest import LogIn
-from tests.admin.pages import text_of
+from tests.admin.pages import messages, text_of
 from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, count
 from tests.queue.test_plans import analyze, cursor, fill  # noqa: F401  cursor is a fixture
@@ -53,10 +53,6 @@ def ask(client: Client, verb: str = "retry", **criteria: Any) -> Any:
 
 def confirm(client: Client, asked: Any, **data: Any) -> Any:
     return client.post(BULK, {"token": token_of(asked), **data}, follow=True)
-
-
-def messages(response: Any) -> str:
-    return " ".join(str(message) for message in response.context["messages"])
 
 
 def action_of(alias: str) -> OperatorAction:

@@ -14,8 +14,8 @@ from gnlqueue import queue
 from gnlqueue.admin import dead_letters
 from gnlqueue.models import DeadJob, Job, JobStatus, OperatorAction
 from tests.admin.conftest import LogIn
-from tests.admin.pages import look, text_of
-from tests.admin.test_bulk import ask, confirm, messages
+from tests.admin.pages import look, messages, text_of
+from tests.admin.test_bulk import ask, confirm
 from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, claimed
 

@@ -12,6 +12,7 @@ from gnlqueue.admin.verbs import VERBS
 from gnlqueue.models import EntryStatus, Job, JobStatus, OperatorAction, RunJournalEntry
 from gnlqueue.worker.loop import Worker
 from tests.admin.conftest import LogIn
+from tests.admin.pages import messages
 from tests.app import tasks
 from tests.durable.conftest import on_sqlite
 from tests.queue.conftest import NOON, after, claimed, dead
@@ -35,10 +36,6 @@ def job_in(status: JobStatus) -> Job:
 def log(alias: str) -> list[tuple[str, str, int | None, str]]:
     """What the operator log says."""
     return list(OperatorAction.objects.using(alias).order_by("id").values_list("by", "verb", "job_id", "why"))
-
-
-def messages(response: Any) -> str:
-    return " ".join(str(message) for message in response.context["messages"])
 
 
 APPLIES = [(name, status) for name in VERBS for status in JobStatus if status in VERBS[name].applies_to]
