@@ -15,6 +15,8 @@ from gnlqueue.models import Job
 DEADLOCK, LOCK_WAIT_TIMEOUT, RECORD_CHANGED = 1213, 1205, 1020
 WRONG_VALUE = 1366
 
+# `type: ignore[attr-defined]` is for what only MySQL's connections have: the stubs know what all have.
+
 
 class MySQLDialect(Dialect):
     """Claims with two statements in a short transaction, as there is no UPDATE … RETURNING and no LIMIT inside IN."""
@@ -52,7 +54,7 @@ class MySQLDialect(Dialect):
         return bool(connection.mysql_is_mariadb)  # type: ignore[attr-defined]
 
     def time(self, value: Any) -> datetime:
-        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]  # the driver's own naive datetime
 
     def estimate(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> int | None:
         # MySQL always says which share of what is read is `filtered`, MariaDB where it is asked.

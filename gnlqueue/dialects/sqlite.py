@@ -12,6 +12,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnlqueue.dialects.base import Candidates, ClaimedRow, Dialect
 
+# `type: ignore[attr-defined]` is for what only SQLite's connections have: the stubs know what all have.
+
 
 class SQLiteDialect(Dialect):
     """Claims with one UPDATE … RETURNING, after a look that needs no lock."""
