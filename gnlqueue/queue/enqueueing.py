@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -52,10 +52,6 @@ def enqueue(
     `IdempotencyConflict` when the key's job has another task or other arguments, `TypeError` when `args` is a string;
     under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
-    if isinstance(args, str | bytes):
-        raise TypeError(
-            f"args must be a list or a tuple, not {args!r:.100}; pass a single argument as [{args!r:.100}]."
-        )
     options = Options(
         queue_name=queue_name,
         priority=priority,
@@ -99,16 +95,27 @@ def enqueue_calls(calls: Iterable[Call]) -> list[int]:
     return ids
 
 
-def insert(new: NewJob, alias: str, now: datetime | None = None) -> Job:
+def insert(new: NewJob, alias: str, now: datetime | None = None, *, origin_id: int | None = None) -> Job:
     """Store a job, and return it; where its idempotency key is taken, the job of that key.
+
+    `origin_id` is the job that it is made from, if there is one.
 
     Raises `IdempotencyConflict` where that has another task or other arguments; under `STRICT_TRANSACTIONS`
     `EnqueuedOutsideTransaction`.
     """
     warn_outside_transaction(alias)
-    job = retried(alias, lambda: _insert_or_get(new, alias, now))
+    write = _insert_or_get if origin_id is None else partial(_insert_made_from, origin_id)
+    job = retried(alias, lambda: write(new, alias, now))
     if job.created:
         signals.send(signals.job_enqueued, job=job)
+    return job
+
+
+def _insert_made_from(origin_id: int, new: NewJob, alias: str, now: datetime | None) -> Job:
+    with transaction.atomic(using=alias):
+        job = _insert_or_get(new, alias, now)
+        Job.objects.using(alias).filter(pk=job.pk).update(origin=origin_id)
+    job.origin_id = origin_id
     return job
 
 

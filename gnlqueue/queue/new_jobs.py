@@ -73,8 +73,13 @@ def new_job(
 ) -> NewJob:
     """Return a job to insert. The row keeps `max_attempts` and `stored_options`; the task has the rest when it runs.
 
-    Raises `PayloadError` for arguments that JSON cannot carry, and for options that are too long.
+    Raises `PayloadError` for arguments that JSON cannot carry, and for options that are too long; `TypeError` when
+    `args` is a string.
     """
+    if isinstance(args, str | bytes):
+        raise TypeError(
+            f"args must be a list or a tuple, not {args!r:.100}; pass a single argument as [{args!r:.100}]."
+        )
     limit = settings().MAX_PAYLOAD_BYTES
     args, kwargs = list(args), dict(kwargs)
     return NewJob(

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import transaction
 from django.db.models.functions import Coalesce
 
 from gnlqueue.dialects import now as clock
 from gnlqueue.exceptions import JobNotFound, WrongStatus
 from gnlqueue.models import NOT_EFFECTS, WAITING, EntryStatus, Job, JobStatus, QueueState
-from gnlqueue.options import check_queue_name, check_run_after
+from gnlqueue.options import Options, check_queue_name, check_run_after
 from gnlqueue.queue import wakeups
 from gnlqueue.queue.attempts import max_attempts
 from gnlqueue.queue.claimed import ClaimedJob
-from gnlqueue.queue.enqueueing import enqueue
+from gnlqueue.queue.enqueueing import insert
 from gnlqueue.queue.leaving import doubt_open_steps, send_ending, steps
-from gnlqueue.queue.transactions import alias_of, retried, warn_outside_transaction
+from gnlqueue.queue.new_jobs import new_job
+from gnlqueue.queue.transactions import alias_of, retried
 
 CANCELLABLE = (JobStatus.SCHEDULED, JobStatus.READY, JobStatus.BLOCKED, JobStatus.DEAD)
 RETRYABLE = (JobStatus.DEAD, JobStatus.CANCELLED)
@@ -178,27 +178,17 @@ def enqueue_again(
     """
     id, alias = _identify(job, using)
     old = get(id, using=alias)
-    warn_outside_transaction(alias)  # before our own is open
-
-    def write() -> Job:
-        with transaction.atomic(using=alias):
-            new = enqueue(
-                old.task_name,
-                old.args if args is None else args,
-                old.kwargs if kwargs is None else kwargs,
-                queue_name=old.queue_name,
-                priority=old.priority,
-                max_attempts=old.max_attempts,
-                using=alias,
-                now=now,
-            )
-            Job.objects.using(alias).filter(pk=new.pk).update(origin=old.pk, options=old.options)
-            return new
-
-    new = retried(alias, write)
-    new.origin_id, new.options = old.pk, old.options
+    new = new_job(
+        old.task_name,
+        old.args if args is None else args,
+        old.kwargs if kwargs is None else kwargs,
+        Options(queue_name=old.queue_name, priority=old.priority, max_attempts=old.max_attempts),
+        max_attempts=old.max_attempts,
+        stored_options=old.options,
+    )
+    job = insert(new, alias, now, origin_id=old.pk)
     effects = steps(old, EntryStatus.DONE).exclude(kind__in=NOT_EFFECTS).order_by("position")
-    return EnqueuedAgain(new, list(effects.values_list("key", flat=True)))
+    return EnqueuedAgain(job, list(effects.values_list("key", flat=True)))
 
 
 def pause(queue_name: str, *, using: str | None = None, now: datetime | None = None) -> None:

@@ -375,6 +375,14 @@ def test_a_signal_tells_of_each_job(alias: str, receive: Any) -> None:
     assert told == [(Job, id) for id in [job.pk, *ids]]
 
 
+def test_a_signal_tells_which_job_another_is_made_from_and_with_which_options(alias: str, receive: Any) -> None:
+    old = queue.enqueue("demo", timeout=9)
+    told: list[Any] = []
+    receive(lambda job, **_: told.append((job.pk, job.origin_id, job.options, connections[alias].in_atomic_block)))
+    new = queue.enqueue_again(old).job
+    assert told == [(new.pk, old.pk, {"timeout": 9}, False)]
+
+
 def test_a_key_that_was_taken_sends_no_signal(alias: str, receive: Any) -> None:
     keyed = send_receipt.using(idempotency_key="k")
     keyed.enqueue(1)
