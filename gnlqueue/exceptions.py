@@ -174,7 +174,7 @@ class JobSuspended(JobInterrupt):
 
 
 class JobPreempted(JobInterrupt):
-    """The lease is lost: another worker may run the job, and nothing of this attempt is recorded."""
+    """The lease is lost, or nothing could be stored for as long as one: another worker may run the job."""
 
 
 class JobCancelled(JobInterrupt):

@@ -6,6 +6,8 @@ import traceback
 from datetime import datetime
 from typing import NamedTuple
 
+from django.db.models import QuerySet
+
 from gnlqueue import backoff as backoffs
 from gnlqueue import payloads
 from gnlqueue.backoff import Backoff
@@ -94,5 +96,10 @@ def record_attempt(job: Job | ClaimedJob, failure: Failure, *, alias: str, now: 
 
 def is_recorded(claimed: ClaimedJob, failure: Failure) -> bool:
     """Tell whether the attempt is kept with this very failure: its holder has written it, not whoever rescued it."""
-    rows = JobAttempt.objects.using(claimed.database).filter(job_id=claimed.id, lease_token=claimed.lease_token)
-    return (failure.exception_class, failure.error) in rows.values_list("exception_class", "error")
+    rows = attempts_under(claimed).values_list("exception_class", "error")
+    return (failure.exception_class, failure.error) in rows
+
+
+def attempts_under(claimed: ClaimedJob) -> QuerySet[JobAttempt]:
+    """Return what is kept of the attempt: nothing, if it has not failed and nobody else ended it."""
+    return JobAttempt.objects.using(claimed.database).filter(job_id=claimed.id, lease_token=claimed.lease_token)

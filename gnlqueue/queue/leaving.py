@@ -15,7 +15,7 @@ from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 from gnlqueue import signals
 from gnlqueue.dialects import now as clock
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry
-from gnlqueue.queue.attempts import Failure, is_recorded, record_attempt
+from gnlqueue.queue.attempts import Failure, attempts_under, is_recorded, record_attempt
 from gnlqueue.queue.claimed import ClaimedJob, database_of, held, lost
 from gnlqueue.queue.transactions import is_manual, retried
 
@@ -46,45 +46,59 @@ def doubt_open_steps(job: Job | ClaimedJob, now: datetime | None = None) -> int:
 
 def leave(
     claimed: ClaimedJob,
+    to: JobStatus,
     changes: dict[str, Any],
     *,
     record: Failure | None = None,
-    for_good: bool = False,
-    read: bool = False,
     now: datetime | None = None,
-) -> Job | None:
-    """Make one guarded UPDATE, and in the same transaction the row of the failed attempt.
+) -> Job:
+    """Give the job the status `to`, or make it cancelled where somebody asked for that, in one guarded UPDATE.
 
-    With `read` the job is returned as it was written: after the commit it may be somebody else's at once.
+    It makes the other changes too, and in the same transaction the row of the failed attempt. Returns the job as it was
+    written: after the commit it may be somebody else's at once.
 
-    With `for_good` the changes make the job dead. If an earlier attempt left a step open, nobody knows its outcome: the
-    step is then in doubt, and the job is blocked instead. (A job is dead with a step in doubt only where somebody has
-    said so: a human by `FailJob`, or the code by `on_doubt="fail"`.)
+    If it becomes dead, and an earlier attempt left a step open, nobody knows that step's outcome: it is then in doubt,
+    and the job is blocked instead. (A job is dead with a step in doubt only where somebody has said so: a human by
+    `FailJob`, or the code by `on_doubt="fail"`.)
 
-    A failed attempt that is recorded already, under its token, counts as written: its commit succeeded, and only the
-    acknowledgement was lost.
+    What is written already, under this token, counts as written: its commit succeeded, and only the acknowledgement was
+    lost.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
     alias = database_of(claimed)
     jobs = Job.objects.using(alias)
+    changes = {**unless_cancelled(to, now), **changes}
 
-    def write() -> tuple[bool, Job | None]:
+    def write() -> Job | None:
         with transaction.atomic(using=alias):
-            written = bool(jobs.filter(held(claimed)).update(**changes))
-            if written and record is not None:
+            if not jobs.filter(held(claimed)).update(**changes):
+                has_left = is_recorded(claimed, record) if record is not None else _has_left(claimed, to, changes)
+                return jobs.get(pk=claimed.id) if has_left else None
+            if record is not None:
                 record_attempt(claimed, record, alias=alias, now=now)
-            if written and for_good and doubt_open_steps(claimed, now):
+            if to == JobStatus.DEAD and doubt_open_steps(claimed, now):
                 jobs.filter(pk=claimed.id).with_status(JobStatus.DEAD).update(
                     status=JobStatus.BLOCKED, blocked_reason="in_doubt", finished_at=None
                 )
-            written = written or (record is not None and is_recorded(claimed, record))
-            return written, jobs.get(pk=claimed.id) if written and read else None
+            return jobs.get(pk=claimed.id)
 
-    written, job = retried(alias, write)
-    if not written:
+    job = retried(alias, write)
+    if job is None:
         raise lost(claimed)
     return job
+
+
+def _has_left(claimed: ClaimedJob, to: JobStatus, changes: dict[str, Any]) -> bool:
+    """Tell whether its holder has written these changes before: whoever else ends an attempt keeps a record of it."""
+    left = Job.objects.using(claimed.database).filter(
+        pk=claimed.id,
+        lease_token=claimed.lease_token,
+        lease_expires_at=None,
+        status__in=(to, JobStatus.CANCELLED),
+        attempts=claimed.attempts - 1 if "attempts" in changes else claimed.attempts,
+    )
+    return left.exists() and not attempts_under(claimed).exists()
 
 
 def send_ending(job: Job, status: JobStatus, alias: str) -> None:

@@ -16,7 +16,8 @@ suspend            scheduled; cancelled if asked                           given
 block              blocked; ready where it was resolved meanwhile;         given back           held
                    cancelled if asked
 confirm_cancel     cancelled                                               counts               held
-postpone_unknown   scheduled; cancelled if asked; dead after a grace time  given back           held
+postpone_unknown   scheduled; dead after a grace time, blocked with a      given back           held
+                   step in doubt; cancelled if asked
 end_attempt        ready or scheduled; dead at max_attempts, or once       counts, or is given  expired, held
                    more ready, then blocked, with a step in doubt;         back: see `crashes`
                    cancelled if asked
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import Case, Value, When
@@ -150,14 +151,13 @@ def fail(
         delay = (backoff or backoff_of(claimed)).delay(claimed.attempts)
     status = JobStatus.DEAD if dead else JobStatus.SCHEDULED
     changes: dict[str, Any] = {
-        **unless_cancelled(status, now),
         "crashes": 0,
         "unknown_since": None,
         "last_error": failure.reason,
         **NO_LEASE,
     }
     changes |= {"finished_at": clock(now)} if dead else {"run_at": clock(now, offset=delay)}
-    return cast(Job, leave(claimed, changes, record=failure, for_good=dead, read=True, now=now))
+    return leave(claimed, status, changes, record=failure, now=now)
 
 
 def release(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
@@ -205,25 +205,21 @@ def put_off(claimed: ClaimedJob, delay: timedelta) -> None:
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    leave(claimed, {**unless_cancelled(JobStatus.SCHEDULED), "run_at": clock(offset=delay), **GIVEN_BACK})
+    leave(claimed, JobStatus.SCHEDULED, {"run_at": clock(offset=delay), **GIVEN_BACK})
 
 
-def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> None:
+def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> JobStatus:
     """Put the job to sleep until an aware datetime, or for a timedelta, without counting the attempt.
+
+    Returns what the job is then: scheduled, or cancelled where somebody asked for that.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held, `ValueError` for a time without a zone or a delay of
     more than a hundred years, `TypeError` for what is neither.
     """
     check_run_after(until, "until")
     wakes = Value(until) if isinstance(until, datetime) else clock(now, offset=until)
-    changes = {
-        **unless_cancelled(JobStatus.SCHEDULED, now),
-        "run_at": wakes,
-        "crashes": 0,
-        "unknown_since": None,
-        **GIVEN_BACK,
-    }
-    leave(claimed, changes)
+    changes = {"run_at": wakes, "crashes": 0, "unknown_since": None, **GIVEN_BACK}
+    return JobStatus(leave(claimed, JobStatus.SCHEDULED, changes, now=now).status)
 
 
 def block(claimed: ClaimedJob, reason: str, error: str = "", *, now: datetime | None = None) -> JobStatus:
@@ -273,13 +269,16 @@ def confirm_cancel(claimed: ClaimedJob, *, now: datetime | None = None) -> None:
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    leave(claimed, {"status": JobStatus.CANCELLED, "finished_at": clock(now), "crashes": 0, **NO_LEASE})
+    leave(claimed, JobStatus.CANCELLED, {"finished_at": clock(now), "crashes": 0, **NO_LEASE})
 
 
-def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta, now: datetime | None = None) -> bool:
+def postpone_unknown(
+    claimed: ClaimedJob, *, delay: timedelta, grace: timedelta, now: datetime | None = None
+) -> JobStatus:
     """Schedule a job again whose task this process does not know, uncounted; dead once `grace` has passed.
 
-    During a rolling deploy old workers meet new tasks; the new workers will know them. Returns whether it is dead.
+    During a rolling deploy old workers meet new tasks; the new workers will know them. Returns what the job is then:
+    scheduled; dead, or blocked with a step in doubt; cancelled where somebody asked for that.
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
@@ -293,12 +292,10 @@ def postpone_unknown(claimed: ClaimedJob, *, delay: timedelta, grace: timedelta,
         "unknown_since": Coalesce("unknown_since", clock(now)),
         **GIVEN_BACK,
     }
-    if dead:
-        changes |= {"status": JobStatus.DEAD, "finished_at": clock(now)}
-    else:
-        changes |= {**unless_cancelled(JobStatus.SCHEDULED, now), "run_at": clock(now, offset=delay)}
-    leave(claimed, changes, record=failure_of(error) if dead else None, for_good=dead, now=now)
-    return dead
+    changes |= {"finished_at": clock(now)} if dead else {"run_at": clock(now, offset=delay)}
+    status = JobStatus.DEAD if dead else JobStatus.SCHEDULED
+    record = failure_of(error) if dead else None
+    return JobStatus(leave(claimed, status, changes, record=record, now=now).status)
 
 
 def end_attempt(

@@ -125,8 +125,7 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
     try:
         if outcome.ending is Ending.CANCELLED:
             transitions.confirm_cancel(claimed)
-            _report(outcome, logging.WARNING, "cancelled", "")
-            _send_finished(claimed, JobStatus.CANCELLED)
+            _report_cancelled(outcome)
         elif outcome.ending is Ending.UNKNOWN_TASK:
             _write_unknown(outcome)
         elif outcome.ending is Ending.FAILED:
@@ -134,9 +133,7 @@ def _write_one(outcome: Outcome, on_error: ErrorHook | None) -> None:
         elif outcome.ending is Ending.BLOCKED:
             _write_blocked(outcome)
         elif outcome.ending is Ending.SUSPENDED:
-            until = cast(JobSuspended, outcome.error).until
-            transitions.suspend(claimed, until)
-            _report(outcome, logging.INFO, "asleep", str(outcome.error))
+            _write_suspended(outcome)
         else:
             _write_preempted(outcome, on_error)
     except (LeaseLost, JobNotFound) as error:
@@ -165,17 +162,21 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     if job.status not in {JobStatus.DEAD, JobStatus.BLOCKED, JobStatus.CANCELLED}:
         _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(delay)}: {job.last_error}")
     else:
-        _report(outcome, logging.ERROR, job.status, f"{number}: {job.last_error}")
-        if job.status == JobStatus.BLOCKED:
-            signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason="in_doubt")
-        else:
-            _send_finished(claimed, JobStatus(job.status))
+        _report_end(outcome, JobStatus(job.status), f"{number}: {job.last_error}")
     signals.send(signals.job_attempt_failed, job=claimed, error=error)
     if on_error is not None:
         try:
             on_error(claimed, error)
         except Exception:
             logger.exception("on_error raised; the job's failure is recorded all the same.")
+
+
+def _write_suspended(outcome: Outcome) -> None:
+    status = transitions.suspend(outcome.claimed, cast(JobSuspended, outcome.error).until)
+    if status == JobStatus.CANCELLED:
+        _report_cancelled(outcome)
+    else:  # scheduled; or more, where it was recorded before and others have taken it up
+        _report(outcome, logging.INFO, "asleep", str(outcome.error))
 
 
 def _write_preempted(outcome: Outcome, on_error: ErrorHook | None) -> None:
@@ -222,12 +223,29 @@ def _write_unknown(outcome: Outcome) -> None:
     if claimed.unknown_since is not None:
         waited = (claimed.last_attempted_at - claimed.unknown_since).total_seconds()
     delay = UNKNOWN_TASK_BACKOFF.delay(1 + int(waited / UNKNOWN_TASK_BACKOFF.base).bit_length())
-    if transitions.postpone_unknown(claimed, delay=delay, grace=grace):
-        _report(outcome, logging.ERROR, "dead", f"no worker has known this task for {length(grace)}")
-        _send_finished(claimed, JobStatus.DEAD)
+    status = transitions.postpone_unknown(claimed, delay=delay, grace=grace)
+    if status == JobStatus.CANCELLED:
+        _report_cancelled(outcome)
+    elif status in {JobStatus.DEAD, JobStatus.BLOCKED}:
+        _report_end(outcome, status, f"no worker has known this task for {length(grace)}")
     else:
         hint = "no tasks.py of this process registers it; is the deploy complete? (If it was renamed: aliases=.)"
         _report(outcome, logging.ERROR, "unknown", f"{hint} Next in {length(delay)}, uncounted")
+
+
+def _report_cancelled(outcome: Outcome) -> None:
+    _report(outcome, logging.WARNING, "cancelled", "")
+    _send_finished(outcome.claimed, JobStatus.CANCELLED)
+
+
+def _report_end(outcome: Outcome, status: JobStatus, why: str) -> None:
+    """Say that the job is dead or cancelled, or blocked as one of its steps is in doubt."""
+    claimed = outcome.claimed
+    _report(outcome, logging.ERROR, status, why)
+    if status == JobStatus.BLOCKED:
+        signals.send(signals.job_blocked, job_id=claimed.id, task_name=claimed.task_name, reason="in_doubt")
+    else:
+        _send_finished(claimed, status)
 
 
 def _report(outcome: Outcome, level: int, word: str, rest: str, like: logging.LogRecord | None = None) -> None:

@@ -4,16 +4,21 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
+from django.utils import timezone
 
-from gnlqueue import JobContext
+from gnlqueue import JobContext, queue, signals
 from gnlqueue.durable.entries import Journal
+from gnlqueue.exceptions import JobSuspended
 from gnlqueue.models import EntryStatus, Job, JobStatus
+from gnlqueue.queue import transitions
+from gnlqueue.worker.loop import Worker
 from tests.app.models import Note
-from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry
+from tests.durable.conftest import KINDS, Ledger, attempt, commit_fails, entries, entry, jobs
 
 Play = Callable[..., Job]
 
@@ -198,3 +203,64 @@ def test_an_outcome_that_cannot_be_stored_for_a_whole_lease_stops_the_run(
     monkeypatch.undo()
     assert attempt(job).status == JobStatus.BLOCKED
     assert (len(ledger), entries(job).count()) == (1, 1)
+
+
+@pytest.fixture
+def finished() -> Iterator[list[str]]:
+    """The statuses that `job_finished` tells of."""
+    statuses = list[str]()
+
+    def hear(status: str, **_: Any) -> None:
+        statuses.append(status)
+
+    signals.job_finished.connect(hear)
+    yield statuses
+    signals.job_finished.disconnect(hear)
+
+
+@pytest.mark.parametrize("verb", ["suspend", "confirm_cancel"])
+def test_an_end_whose_answer_is_lost_is_told_once_and_as_it_is(
+    alias: str,
+    play: Play,
+    finished: list[str],
+    verb: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The worker offers it again, and the guard finds what the first try wrote."""
+    caplog.set_level("INFO", "gnlqueue")
+    write, tries = getattr(transitions, verb), list[str]()
+
+    def write_and_lose_the_answer(*args: Any, **kwargs: Any) -> Any:
+        result = write(*args, **kwargs)
+        tries.append(verb)
+        if len(tries) == 1:
+            raise OperationalError("server closed the connection unexpectedly")
+        return result
+
+    def handler(context: JobContext) -> None:
+        if verb == "suspend":
+            context.sleep("until tomorrow", timedelta(days=1))
+        queue.cancel(context.job_id)
+        context.check()
+
+    monkeypatch.setattr(transitions, verb, write_and_lose_the_answer)
+    job = play(handler)
+    Worker(["default"], drain=True, heartbeat=False).run()
+
+    status, word = ("scheduled", "asleep") if verb == "suspend" else ("cancelled", "cancelled")
+    assert (jobs().get(pk=job.pk).status, len(tries)) == (status, 2)
+    assert finished == ([] if verb == "suspend" else ["cancelled"])
+    assert caplog.text.count(f"{word:<9}  ") == 1
+    assert "lost  " not in caplog.text
+
+
+def test_a_job_that_is_cancelled_as_it_falls_asleep_has_finished(alias: str, play: Play, finished: list[str]) -> None:
+    def handler(context: JobContext) -> None:
+        suspended = JobSuspended("a moment", timezone.now() + timedelta(days=1))
+        queue.cancel(context.job_id)
+        raise suspended
+
+    job = play(handler)
+    assert attempt(job).status == JobStatus.CANCELLED
+    assert finished == ["cancelled"]

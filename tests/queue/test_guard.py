@@ -9,6 +9,7 @@ import pytest
 from gnlqueue import JobNotFound, LeaseLost, queue
 from gnlqueue.models import Job, JobAttempt, JobStatus
 from gnlqueue.queue import ClaimedJob
+from gnlqueue.queue.claiming import rescue
 from gnlqueue.queue.transitions import confirm_cancel, postpone_unknown
 from tests.queue.conftest import NOON, after, claimed, crash, row
 
@@ -45,6 +46,38 @@ def test_a_holder_whose_job_is_gone_is_told_so(alias: str, verb: str) -> None:
     Job.objects.using(alias).all()._raw_delete(alias)
     with pytest.raises(JobNotFound, match=rf"Job {job.id} \(demo\) is gone; it was probably pruned"):
         VERBS[verb](job)
+
+
+WITHOUT_RECORD = ["suspend", "confirm_cancel", "postpone_unknown"]
+
+
+@pytest.mark.parametrize("verb", WITHOUT_RECORD)
+def test_a_verb_that_is_written_already_counts_as_written(alias: str, verb: str) -> None:
+    """That is what a commit looks like whose acknowledgement was lost."""
+    job = claimed()
+    VERBS[verb](job)
+    before = row(job)
+
+    VERBS[verb](job)
+
+    assert row(job) == before
+
+
+@pytest.mark.parametrize("verb", WITHOUT_RECORD)
+@pytest.mark.parametrize("asked_to_cancel", [False, True])
+def test_what_a_rescue_wrote_is_not_taken_for_the_holder_s(alias: str, verb: str, asked_to_cancel: bool) -> None:
+    stale = claimed(now=NOON)
+    if asked_to_cancel:
+        queue.cancel(stale)
+    assert len(rescue(["default"], alias=alias, now=after(hours=1))) == 1
+    if not asked_to_cancel:
+        queue.reschedule(stale, timedelta(days=1))  # scheduled, as `suspend` would have left it
+    before = row(stale)
+
+    with pytest.raises(LeaseLost):
+        VERBS[verb](stale)
+
+    assert row(stale) == before
 
 
 @pytest.mark.parametrize("verb", VERBS)

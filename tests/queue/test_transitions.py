@@ -285,7 +285,7 @@ def test_a_job_that_stopped_because_it_was_asked_to_is_cancelled(alias: str) -> 
 
 def test_a_job_of_an_unknown_task_comes_back_uncounted(alias: str) -> None:
     job = claimed()
-    assert postpone_unknown(job, delay=timedelta(seconds=9), grace=timedelta(hours=1), now=NOON) is False
+    assert postpone_unknown(job, delay=timedelta(seconds=9), grace=timedelta(hours=1), now=NOON) == "scheduled"
     stored = queue.get(job)
     assert (stored.status, stored.attempts, stored.run_at) == (JobStatus.SCHEDULED, 0, after(seconds=9))
     assert stored.unknown_since == NOON
@@ -297,10 +297,21 @@ def test_a_job_of_an_unknown_task_is_dead_after_the_grace_period(alias: str) -> 
     postpone_unknown(job, delay=timedelta(seconds=9), grace=timedelta(hours=1), now=NOON)
     again = queue.claim(worker_id="w1", now=after(hours=2))
     assert again is not None
-    assert postpone_unknown(again, delay=timedelta(1), grace=timedelta(hours=1), now=after(hours=2)) is True
+    assert postpone_unknown(again, delay=timedelta(1), grace=timedelta(hours=1), now=after(hours=2)) == "dead"
     stored = queue.get(job)
     assert (stored.status, stored.finished_at, stored.unknown_since) == (JobStatus.DEAD, after(hours=2), NOON)
     assert stored.last_error == "No worker has known the task 'demo' since 2030-01-01 12:00:00 UTC."
+
+
+@pytest.mark.parametrize("grace", [timedelta(0), timedelta(days=1)])
+def test_a_job_of_an_unknown_task_that_was_to_be_cancelled_is_cancelled(alias: str, grace: timedelta) -> None:
+    job = claimed()
+    postpone_unknown(job, delay=timedelta(seconds=9), grace=grace, now=NOON)
+    again = queue.claim(worker_id="w1", now=after(hours=2))
+    assert again is not None
+    queue.cancel(again)
+    assert postpone_unknown(again, delay=timedelta(1), grace=grace, now=after(hours=2)) == JobStatus.CANCELLED
+    assert (row(job)["status"], row(job)["finished_at"]) == (JobStatus.CANCELLED, after(hours=2))
 
 
 @pytest.mark.parametrize("error", ["Nobody knows.", ""])
