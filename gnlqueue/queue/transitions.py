@@ -34,7 +34,7 @@ from django.db import connections, transaction
 from django.db.models import Case, Value, When
 from django.db.models.functions import Coalesce
 
-from gnlqueue import dialects, payloads
+from gnlqueue import dialects, payloads, signals
 from gnlqueue.backoff import Backoff
 from gnlqueue.conf import settings
 from gnlqueue.dialects import now as clock
@@ -184,15 +184,22 @@ def release_pairs(pairs: Sequence[Pair], *, alias: str, skip_locked: bool = Fals
     """
     if not pairs:
         return 0
-    mine = Job.objects.using(alias).filter(held_pairs(pairs))
-    changes = {**unless_cancelled(JobStatus.READY, now), **GIVEN_BACK}
+    jobs = Job.objects.using(alias)
+    somebody_listens = bool(signals.job_finished.receivers)
+    at = dialects.read_clock(alias) if somebody_listens and now is None else now
+    changes = {**unless_cancelled(JobStatus.READY, at), **GIVEN_BACK}
 
     def write() -> int:
-        if not skip_locked or not dialects.of(alias).locks_rows:
-            return mine.update(**changes)
         with transaction.atomic(using=alias):
-            free = list(mine.order_by("id").locked().values_list("id", flat=True))
-            return mine.filter(pk__in=free).update(**changes) if free else 0
+            mine = jobs.filter(held_pairs(pairs))
+            if skip_locked and dialects.of(alias).locks_rows:
+                free = list(mine.order_by("id").locked().values_list("id", flat=True))
+                mine = mine.filter(pk__in=free)
+            released = mine.update(**changes)
+            if released and somebody_listens:
+                for job in jobs.with_status(JobStatus.CANCELLED).filter(pk__in=[id for id, _ in pairs], finished_at=at):
+                    send_ending(job, JobStatus.CANCELLED, alias)
+            return released
 
     released = retried(alias, write)
     if released:
@@ -205,7 +212,8 @@ def put_off(claimed: ClaimedJob, delay: timedelta) -> None:
 
     Raises `LeaseLost` or `JobNotFound` when the job is not held.
     """
-    leave(claimed, JobStatus.SCHEDULED, {"run_at": clock(offset=delay), **GIVEN_BACK})
+    job = leave(claimed, JobStatus.SCHEDULED, {"run_at": clock(offset=delay), **GIVEN_BACK})
+    send_ending(job, JobStatus(job.status), claimed.database)
 
 
 def suspend(claimed: ClaimedJob, until: datetime | timedelta, *, now: datetime | None = None) -> JobStatus:

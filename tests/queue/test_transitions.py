@@ -11,7 +11,14 @@ from gnlqueue import LeaseLost, PayloadError, queue, signals
 from gnlqueue.models import Job, JobAttempt, JobStatus, RunJournalEntry
 from gnlqueue.queue import ClaimedJob
 from gnlqueue.queue.claiming import rescue
-from gnlqueue.queue.transitions import complete_many, confirm_cancel, postpone_unknown, release_many
+from gnlqueue.queue.transitions import (
+    complete_many,
+    confirm_cancel,
+    postpone_unknown,
+    put_off,
+    release_many,
+    release_pairs,
+)
 from tests.queue.conftest import NOON, after, claimed, crash, row
 from tests.queue.tasks import charge, poll_gateway
 
@@ -375,6 +382,30 @@ def test_a_job_that_ends_without_a_worker_says_so_after_the_commit(alias: str) -
     finally:
         signals.job_finished.disconnect(finished)
     assert heard == [(waiting.pk, "cancelled", alias), (lost.id, "dead", alias), (asked.id, "cancelled", alias)]
+
+
+@pytest.mark.parametrize("skip_locked", [False, True])
+def test_a_job_that_is_cancelled_as_it_is_given_back_says_so_once(alias: str, skip_locked: bool) -> None:
+    heard: list[Any] = []
+
+    def finished(job_id: int, status: JobStatus, **_: Any) -> None:
+        heard.append((job_id, status))
+
+    before, asked, kept, late = claimed(), claimed(), claimed(), claimed()
+    signals.job_finished.connect(finished)
+    try:
+        queue.cancel(before)
+        confirm_cancel(before)  # its worker tells of it
+        queue.cancel(asked)
+        pairs = [before.pair, asked.pair, kept.pair]
+        assert release_pairs(pairs, alias=alias, skip_locked=skip_locked) == 2
+        assert release_pairs(pairs, alias=alias, skip_locked=skip_locked) == 0
+        queue.cancel(late)
+        put_off(late, timedelta(seconds=9))
+    finally:
+        signals.job_finished.disconnect(finished)
+    assert heard == [(asked.id, "cancelled"), (late.id, "cancelled")]
+    assert row(kept)["status"] == JobStatus.READY
 
 
 def test_a_job_that_a_rescue_blocks_says_so(alias: str) -> None:
