@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 import gnlqueue
 from gnlqueue import queue
-from gnlqueue.admin import errors, job_facts, job_page, waterfall
+from gnlqueue.admin import job_facts, job_page, waterfall
 from gnlqueue.dialects import read_clock
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry, WorkerProcess
 from gnlqueue.worker import identity
@@ -428,23 +428,6 @@ def test_texts_of_errors_need_it_too(play: Play, log_in: LogIn, alias: str) -> N
     bea = log_in("view_job", "view_deadjob", "view_job_payload", name="bea")
     for url in pages:
         assert "42x42" in bea.get(url).content.decode(), url
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("shop.Declined: card 42x42", "shop.Declined"),
-        ("ValueError", "ValueError"),
-        ("shop.pay.<locals>.Declined: card 42x42\nin two lines", "shop.pay.<locals>.Declined"),
-        ("card 42x42 declined", ""),
-        ("The worker w1 died or lost contact while it held the job.",) * 2,
-        ("All attempts were used up by crashes.",) * 2,
-        (None, ""),
-    ],
-)
-def test_the_class_of_an_error_is_what_its_text_begins_with(text: str | None, seen: str) -> None:
-    assert errors.in_short(text, whole=False) == seen
-    assert errors.in_short(text, whole=True) == (text or "")
 
 
 def test_named_values_are_masked(play: Play, admin: Client, settings: Any) -> None:
