@@ -43,3 +43,15 @@ class UseRecorded:
 
 Answer = Happened | NotHappened | Unknown
 Resolution = Happened | NotHappened | FailJob | GoOn | UseRecorded
+
+_RESOLUTIONS: tuple[type[Resolution], ...] = (Happened, NotHappened, FailJob, GoOn, UseRecorded)
+
+
+def as_text(answer: Resolution) -> str:
+    """Return what a note keeps of an answer. Rows of earlier versions have it, so it stays as it is."""
+    return repr(answer)
+
+
+def kind_of(text: str | None) -> type[Resolution] | None:
+    """Return which answer a note keeps, from its text, which may have been cut off; `None` for anything else."""
+    return next((kind for kind in _RESOLUTIONS if (text or "").startswith(f"{kind.__name__}(")), None)

@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 
 from gnlqueue.admin.errors import HIDDEN, in_short, why_of
 from gnlqueue.admin.verbs import label_of
+from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded, kind_of
 from gnlqueue.models import (
     NOT_EFFECTS,
     EntryStatus,
@@ -238,10 +239,11 @@ def _end(history: History) -> Iterator[Event]:
 
 def answer_in_words(answer: str) -> str:
     """Return in words what a note keeps of an answer."""
-    words = {
-        "NotHappened()": _("it did not happen"),
-        "FailJob()": _("fail the job"),
-        "GoOn()": _("go on"),
-        "UseRecorded()": _("use the recorded result"),
+    words: dict[type[Resolution] | None, str] = {
+        Happened: _("it happened"),
+        NotHappened: _("it did not happen"),
+        FailJob: _("fail the job"),
+        GoOn: _("go on"),
+        UseRecorded: _("use the recorded result"),
     }
-    return _("it happened") if answer.startswith("Happened(") else words.get(answer, answer)
+    return words.get(kind_of(answer), answer)

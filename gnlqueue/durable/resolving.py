@@ -13,7 +13,7 @@ from django.db import connections, transaction
 from django.db.models import F, Q, QuerySet
 
 from gnlqueue import dialects, payloads, signals
-from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded
+from gnlqueue.answers import FailJob, GoOn, Happened, NotHappened, Resolution, UseRecorded, as_text, kind_of
 from gnlqueue.dialects import now as clock
 from gnlqueue.durable.entries import LONGEST_NOTE, encode_result
 from gnlqueue.durable.keys import is_renaming, key_hash
@@ -98,14 +98,13 @@ def was_failed(entry: RunJournalEntry, job: Job | None) -> bool:
     if job is None or job.status in {JobStatus.BLOCKED, JobStatus.CANCELLED}:
         return False
     note = _decisions(entry).first()
-    return note is not None and note.value == repr(FailJob())
+    return note is not None and kind_of(note.value) is FailJob
 
 
 def kept_answer(note: StepNote) -> str:
     """Return the answer that a note of a decision keeps, without a result in which something may have to be hidden."""
-    answer = note.value or ""
     # A repr is not JSON, so nobody knows which parts of it belong to a name that is to be hidden.
-    return f"Happened({MASK})" if answer.startswith("Happened(") and hides_something() else answer
+    return f"Happened({MASK})" if kind_of(note.value) is Happened and hides_something() else note.value or ""
 
 
 def _resolve(entry_id: int, seen: int | None, answer: Resolution, by: str, reason: str, alias: str) -> RunJournalEntry:
@@ -248,7 +247,7 @@ def _note(row: RunJournalEntry, answer: Resolution, by: str, reason: str, alias:
         by=by[:200],
         at=clock(),
         why=payloads.scrub(reason, LONGEST_NOTE),
-        value=payloads.scrub(repr(answer), LONGEST_NOTE),
+        value=payloads.scrub(as_text(answer), LONGEST_NOTE),
     )
     note.save(using=alias, force_insert=True)
 

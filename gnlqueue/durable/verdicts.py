@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
-from gnlqueue.answers import GoOn, NotHappened, UseRecorded
+from gnlqueue.answers import GoOn, NotHappened, UseRecorded, kind_of
 from gnlqueue.durable.keys import is_renaming, name_of
 from gnlqueue.models import StepNote
 
@@ -50,13 +50,14 @@ class Verdicts:
 
     def _learn(self, key: str, question: Any, token: int, answer: str | None) -> None:
         """Learn from the answer to a list of repetitions, or to one step that was asked for instead of `key`."""
+        said = kind_of(answer)
         if isinstance(question, list):
-            if answer == repr(GoOn()):
+            if said is GoOn:
                 for old, new, first in question:
                     before = self._accepted.get((old, new), range(first, first))
                     self._accepted[old, new] = range(min(first, before.start), token + 1)
-        elif answer in {repr(UseRecorded()), repr(NotHappened())} and is_renaming(key, new := question.get("key", "")):
-            self._same[name_of(key), name_of(new)] = answer == repr(UseRecorded())
+        elif said in {UseRecorded, NotHappened} and is_renaming(key, new := question.get("key", "")):
+            self._same[name_of(key), name_of(new)] = said is UseRecorded
 
     def is_same(self, old: str, new: str) -> bool | None:
         """Return whether `new` is the step that was recorded as `old`; `None` where nobody has said."""

@@ -19,10 +19,12 @@ from gnlqueue import (
     PayloadError,
     UseRecorded,
     WrongStatus,
+    answers,
     queue,
     resolve,
     signals,
 )
+from gnlqueue.answers import Resolution
 from gnlqueue.durable.resolving import in_doubt
 from gnlqueue.exceptions import JobBlocked
 from gnlqueue.models import EntryStatus, Job, JobStatus, RunJournalEntry
@@ -118,6 +120,34 @@ def test_who_when_and_why_are_kept(blocked: Job) -> None:
     assert (note.entry_id, note.by, note.why) == (resolved.pk, "ada", "asked the bank")
     assert note.value == "Happened(result={'id': 7})"
     assert note.at > before.last_attempted_at
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Happened(result={'id': 7})", Happened({"id": 7})),
+        ("Happened(result=None)", Happened()),
+        ("NotHappened()", NotHappened()),
+        ("FailJob()", FailJob()),
+        ("GoOn()", GoOn()),
+        ("UseRecorded()", UseRecorded()),
+    ],
+)
+def test_the_texts_of_answers_are_those_that_stand_in_rows(text: str, answer: Resolution) -> None:
+    assert answers.as_text(answer) == text
+    assert answers.kind_of(text) is type(answer)
+
+
+@pytest.mark.parametrize("text", [None, "", "happened", "Unknown()", "NotHappened"])
+def test_other_texts_are_no_answers(text: str | None) -> None:
+    assert answers.kind_of(text) is None
+
+
+def test_the_answer_can_be_read_where_its_result_was_cut_off(blocked: Job) -> None:
+    resolve(entry(blocked), Happened("x" * 100_000), **BY)
+    (note,) = notes("resolution")
+    assert len(note.value or "") < 100_000
+    assert answers.kind_of(note.value) is Happened
 
 
 def test_the_second_of_two_is_told_who_decided_what(blocked: Job) -> None:
