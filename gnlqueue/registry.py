@@ -74,7 +74,8 @@ class Task(Generic[P, R]):
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function()(*args, **kwargs)  # type: ignore[no-any-return]
+        result: R = self._function()(*args, **kwargs)
+        return result
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function here and now, from synchronous code, also when it is an `async def`."""

@@ -21,6 +21,7 @@ from gnlqueue.queue.transactions import alias_of
 
 if TYPE_CHECKING:
     from gnlqueue.admin.base import QueuePage
+    from gnlqueue.admin.jobs import JobList
 
 AFTER, BEFORE = "after", "before"
 
@@ -135,6 +136,7 @@ class KeysetChangeList(main.ChangeList):
 class JobChangeList(KeysetChangeList):
     """The jobs that the filters and the search box ask for."""
 
+    model_admin: JobList
     criteria: Criteria
     notes: list[str]
     bulk_verbs: list[Verb]  #: what may be done to all that match
@@ -152,7 +154,7 @@ class JobChangeList(KeysetChangeList):
             said["errors"] = tuple(set(said["errors"]) & set(found["errors"]))
             if not said["errors"]:
                 said["ids"] = ()
-        self.criteria = replace(Criteria(), **{**found, **said, **self.model_admin.always()})  # type: ignore[attr-defined]
+        self.criteria = replace(Criteria(), **{**found, **said, **self.model_admin.always()})
         (plan,) = plans_for(self.criteria, alias)
         return plan
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -220,7 +220,8 @@ class Decision(forms.Form):
     def __init__(self, case: Case, data: Any = None) -> None:
         super().__init__(data, initial={"seen": case.seen}, label_suffix="")
         self.case = case
-        self.fields["choice"].choices = [(name, case.words(name)[0]) for name in case.choices]  # type: ignore[attr-defined]
+        choice = cast(forms.ChoiceField, self.fields["choice"])
+        choice.choices = [(name, case.words(name)[0]) for name in case.choices]
 
     def clean_result(self) -> Any:
         """Parse the result, which counts only if it happened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -19,6 +19,8 @@ from gnlqueue.exceptions import PayloadError
 from gnlqueue.models import Job
 from gnlqueue.redaction import redacted, unmasked
 from gnlqueue.registry import find_task
+
+T = TypeVar("T")
 
 LONGEST_REASON = 2_000
 LONGEST_SPREAD = 7 * 24 * 60  # minutes
@@ -107,16 +109,16 @@ class ArgumentsForm(ReasonForm):
             self.initial[name] = value
 
     def clean_args(self) -> Sequence[Any]:
-        return self._checked("args", self.cleaned_data["args"] or [], list)  # type: ignore[no-any-return]
+        return self._checked("args", self.cleaned_data["args"] or [], list)
 
     def clean_kwargs(self) -> Mapping[str, Any]:
-        return self._checked("kwargs", self.cleaned_data["kwargs"] or {}, dict)  # type: ignore[no-any-return]
+        return self._checked("kwargs", self.cleaned_data["kwargs"] or {}, dict)
 
-    def _checked(self, name: str, value: Any, kind: type) -> Any:
+    def _checked(self, name: str, value: Any, kind: type[T]) -> T:
         if not isinstance(value, kind):
             wrong = _("This must be a list, in [ ].") if kind is list else _("This must be an object, in { }.")
             raise ValidationError(wrong)
-        whole = unmasked(value, getattr(self._job, name))
+        whole: T = unmasked(value, getattr(self._job, name))
         try:
             payloads.encode(whole, name, limit=settings().MAX_PAYLOAD_BYTES)
         except PayloadError as error:

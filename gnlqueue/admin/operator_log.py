@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
@@ -48,6 +49,15 @@ class VerbFilter(admin.SimpleListFilter):
         return queryset
 
 
+class Known(NamedTuple):
+    """What the list knows of an action that its row does not say."""
+
+    words: Sequence[tuple[str, str]]  #: which filter it had
+    runner_status: str | None  #: of the job that carries it out
+    standstill: Alert | None  #: why that job does not start
+    job_url: Callable[[int], str] | None  #: the page of a job, for those who may open it
+
+
 class ActionChangeList(KeysetChangeList):
     """The log, newest first; a search looks at each row."""
 
@@ -58,8 +68,8 @@ class ActionChangeList(KeysetChangeList):
     def get_plan(self, request: HttpRequest) -> Plan:
         asked = Q()
         for spec in self.filter_specs:
-            if spec.value():  # type: ignore[attr-defined]  # a SimpleListFilter
-                asked &= Q(verb=spec.value())  # type: ignore[attr-defined]
+            if verb := spec.value():  # type: ignore[attr-defined]  # a SimpleListFilter
+                asked &= Q(verb=verb)
         words = self.query.replace("\0", "").split()
         for word in words:
             found = Q(by__icontains=word) | Q(target__icontains=word) | Q(why__icontains=word)
@@ -80,10 +90,13 @@ class ActionChangeList(KeysetChangeList):
         self.standstills = {name: why for name in sorted(waiting) if (why := standstill(name, alias)) is not None}
         may_open_jobs = may_open(request, "job_change")
         for action in self.result_list:
-            action.words = of_action(action.where, may_see_payload=may_see_payload)
-            action.runner_status, queue_name = found.get(action.runner_id, (None, None))
-            action.standstill = self.standstills.get(queue_name or "") if action.runner_status in WAITING else None
-            action.job_url = partial(url, request, "gnlqueue_job_change") if may_open_jobs else None
+            status, queue_name = found.get(action.runner_id, (None, None))
+            action.known = Known(
+                words=of_action(action.where, may_see_payload=may_see_payload),
+                runner_status=status,
+                standstill=self.standstills.get(queue_name or "") if status in WAITING else None,
+                job_url=partial(url, request, "gnlqueue_job_change") if may_open_jobs else None,
+            )
 
 
 @admin.register(OperatorAction)
@@ -143,13 +156,18 @@ class OperatorLog(QueuePage[OperatorAction]):
     @admin.display(description=_("why, and with which filter"))
     def reason(self, action: OperatorAction) -> str | SafeString:
         reason = breakable(action.why)
-        words = getattr(action, "words", ())
+        words = _known(action).words
         if not words:
             return reason or NOTHING
         shown = format_html_join(
             "", "<dt>{}</dt><dd><bdi>{}</bdi></dd>", ((breakable(name), breakable(text)) for name, text in words)
         )
         return format_html('{}<dl class="gql-words">{}</dl>', reason, shown)
+
+
+def _known(action: OperatorAction) -> Known:
+    known: Known = action.known  # type: ignore[attr-defined]  # the list gives it to each of its rows
+    return known
 
 
 def _done(action: OperatorAction) -> str:
@@ -168,14 +186,14 @@ def _state(action: OperatorAction) -> str | SafeString:
         return _t("finished") if action.runner_id is not None else ""
     if action.runner_id is None:
         return _t("interrupted")
-    link, status = _job_link(action, action.runner_id), action.runner_status  # type: ignore[attr-defined]
+    link, status = _job_link(action, action.runner_id), _known(action).runner_status
     if status is None:
         return format_html(_t("stopped: {} is gone"), link)
     if status in (JobStatus.DEAD, JobStatus.CANCELLED):
         return format_html(_t("stopped: {} is {}"), link, STATUSES[status][0])
     if status == JobStatus.DONE:  # between the two reads
         return _t("finished")
-    why = action.standstill  # type: ignore[attr-defined]
+    why = _known(action).standstill
     if why is not None:
         text = _t("waiting: its queue is paused") if why.icon == "paused" else _t("waiting for a worker")
         return format_html("{} ({})", text, link)
@@ -184,5 +202,5 @@ def _state(action: OperatorAction) -> str | SafeString:
 
 def _job_link(action: OperatorAction, id: int) -> SafeString:
     text = visible(_t("job %(id)s") % {"id": id})
-    address = action.job_url  # type: ignore[attr-defined]  # as the list gives it to each of its rows
+    address = _known(action).job_url
     return format_html("{}", text) if address is None else format_html('<a href="{}">{}</a>', address(id), text)

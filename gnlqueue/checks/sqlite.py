@@ -79,4 +79,4 @@ def commits_get_lost(connection: BaseDatabaseWrapper) -> Found:
 
 
 def is_in_memory(connection: BaseDatabaseWrapper) -> bool:
-    return bool(connection.is_in_memory_db())  # type: ignore[attr-defined]
+    return bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # only SQLite's connections have it
