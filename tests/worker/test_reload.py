@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gnlqueue.management.commands.runworker import without_reload
+from gnlqueue.management.running import without_reload
 from gnlqueue.models import JobStatus
 from tests.app import tasks
 from tests.app.events import open_gate

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gnlqueue
-from gnlqueue.management.commands.runworker import tasks_of
+from gnlqueue.management.running import tasks_of
 from gnlqueue.models import JobStatus, WorkerProcess
 from tests import servers
 from tests.app import tasks

@@ -21,14 +21,9 @@ from gnlqueue.connection import require_tables
 from gnlqueue.dialects import read_clock
 from gnlqueue.exceptions import DatabaseNotReady, GnlqueueError
 from gnlqueue.management import decisions
-from gnlqueue.management.commands.runworker import (
-    WRONG,
-    add_worker_arguments,
-    database_alias,
-    positive,
-    run_worker,
-)
+from gnlqueue.management.flags import WRONG, database_alias, positive
 from gnlqueue.management.output import arguments_of, say_if_more
+from gnlqueue.management.running import add_worker_arguments, run_worker
 from gnlqueue.models import Job, JobQuerySet, JobStatus, QueueState, WorkerProcess
 from gnlqueue.queue.reading import dead_letters
 from gnlqueue.queue.transactions import alias_of
