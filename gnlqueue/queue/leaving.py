@@ -74,7 +74,7 @@ def leave(
         with transaction.atomic(using=alias):
             if not jobs.filter(held(claimed)).update(**changes):
                 has_left = is_recorded(claimed, record) if record is not None else _has_left(claimed, to, changes)
-                return jobs.get(pk=claimed.id) if has_left else None
+                return _as_left(jobs.get(pk=claimed.id), claimed, to) if has_left else None
             if record is not None:
                 record_attempt(claimed, record, alias=alias, now=now)
             if to == JobStatus.DEAD and doubt_open_steps(claimed, now):
@@ -99,6 +99,16 @@ def _has_left(claimed: ClaimedJob, to: JobStatus, changes: dict[str, Any]) -> bo
         attempts=claimed.attempts - 1 if "attempts" in changes else claimed.attempts,
     )
     return left.exists() and not attempts_under(claimed).exists()
+
+
+def _as_left(job: Job, claimed: ClaimedJob, to: JobStatus) -> Job:
+    """Return the job with the status in which its holder left it: what others made of it since, they tell of."""
+    ways = {to, JobStatus.BLOCKED} if to == JobStatus.DEAD else {to}
+    if job.cancel_requested_at is not None:  # not set by who cancels a job that waits
+        ways.add(JobStatus.CANCELLED)
+    if job.lease_token != claimed.lease_token or job.status not in ways:
+        job.status = to
+    return job
 
 
 def send_ending(job: Job, status: JobStatus, alias: str) -> None:

@@ -158,8 +158,7 @@ def _write_failed(outcome: Outcome, on_error: ErrorHook | None) -> None:
     number = f"attempt {claimed.attempts} of {max_attempts(claimed)}"
     if outcome.why:
         number += f", {outcome.why}"
-    # Scheduled; or more, where it was recorded before and others have taken it up.
-    if job.status not in {JobStatus.DEAD, JobStatus.BLOCKED, JobStatus.CANCELLED}:
+    if job.status == JobStatus.SCHEDULED:
         _report(outcome, logging.WARNING, "failed", f"{number}, next in {length(delay)}: {job.last_error}")
     else:
         _report_end(outcome, JobStatus(job.status), f"{number}: {job.last_error}")
@@ -175,7 +174,7 @@ def _write_suspended(outcome: Outcome) -> None:
     status = transitions.suspend(outcome.claimed, cast(JobSuspended, outcome.error).until)
     if status == JobStatus.CANCELLED:
         _report_cancelled(outcome)
-    else:  # scheduled; or more, where it was recorded before and others have taken it up
+    else:
         _report(outcome, logging.INFO, "asleep", str(outcome.error))
 
 

@@ -264,3 +264,40 @@ def test_a_job_that_is_cancelled_as_it_falls_asleep_has_finished(alias: str, pla
     job = play(handler)
     assert attempt(job).status == JobStatus.CANCELLED
     assert finished == ["cancelled"]
+
+
+@pytest.mark.parametrize("verb", ["suspend", "fail", "postpone_unknown"])
+def test_a_job_that_is_cancelled_before_its_end_is_offered_again_has_finished_once(
+    alias: str,
+    play: Play,
+    finished: list[str],
+    verb: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The attempt's end was written, only the answer was lost; whoever cancelled the waiting job has told of that."""
+    caplog.set_level("INFO", "gnlqueue")
+    write, tries = getattr(transitions, verb), list[str]()
+
+    def write_and_lose_the_answer(*args: Any, **kwargs: Any) -> Any:
+        result = write(*args, **kwargs)
+        tries.append(verb)
+        if len(tries) == 1:
+            queue.cancel(job)
+            raise OperationalError("server closed the connection unexpectedly")
+        return result
+
+    def handler(context: JobContext) -> None:
+        if verb == "suspend":
+            context.sleep("until tomorrow", timedelta(days=1))
+        raise OSError("no answer")
+
+    monkeypatch.setattr(transitions, verb, write_and_lose_the_answer)
+    job = queue.enqueue("nobody.knows") if verb == "postpone_unknown" else play(handler)
+    Worker(["default"], drain=True, heartbeat=False).run()
+
+    assert (jobs().get(pk=job.pk).status, len(tries)) == ("cancelled", 2)
+    assert finished == ["cancelled"]
+    word = {"suspend": "asleep", "fail": "failed", "postpone_unknown": "unknown"}[verb]
+    assert caplog.text.count(f"{word:<9}  ") == 1
+    assert "lost  " not in caplog.text
