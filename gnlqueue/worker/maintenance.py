@@ -53,9 +53,8 @@ class Maintenance:
         self._next_tidying = self._next_prune = time.monotonic() + TIDY_EVERY
         self._no_rescue_before = 0.0
         self._was_away = not drain
-        # By the clock on the wall, as the monotonic one may stand still with the machine.
-        self._reached_at = float("-inf")
-        self._looked_up_at = time.time()
+        self._reached_at = float("-inf"), float("-inf")
+        self._looked_up_at = _clocks()
 
     def note_outage(self) -> None:
         """Note that the database cannot be reached, for however long."""
@@ -63,10 +62,9 @@ class Maintenance:
 
     def look_up(self) -> None:
         """Note that this process runs, and whether it has stood still. To be called all the time."""
-        now = time.time()
-        if now - self._looked_up_at > max(self._beat, LOOKS_UP_EVERY):
+        if _seconds_since(self._looked_up_at) > max(self._beat, LOOKS_UP_EVERY):
             self._was_away = True
-        self._looked_up_at = now
+        self._looked_up_at = _clocks()
 
     def do_what_is_due(self, *, idle: bool) -> None:
         """Do what is due; an idle worker promotes and rescues at each poll, as its claim would."""
@@ -74,7 +72,7 @@ class Maintenance:
         now = time.monotonic()
         if self._was_away:  # this is the first time that we are asked again: the database is back
             self._was_away = False
-            if time.time() - self._reached_at >= self._beat:
+            if _seconds_since(self._reached_at) >= self._beat:
                 self._no_rescue_before = now + self._beat
         if idle or now >= self._next_promotion:
             self._next_promotion = now + PROMOTE_EVERY
@@ -89,7 +87,7 @@ class Maintenance:
             self._tidy()
         if now >= self._next_prune:
             self._next_prune = now + (PRUNE_AGAIN if self._prune() == PRUNE_AT_ONCE else TIDY_EVERY)
-        self._reached_at = time.time()
+        self._reached_at = _clocks()
 
     def finish(self, *, drained: bool) -> None:
         """Do what was left for the next time, as there is none; `drained` says that nothing was due any more."""
@@ -128,3 +126,15 @@ class Maintenance:
         if pruned:
             logger.info("pruned     %d finished jobs", pruned)
         return pruned
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.time()
+
+
+def _seconds_since(then: tuple[float, float]) -> float:
+    """Return how long ago that was, by the clock that says more.
+
+    The monotonic one may stand still with the machine, and the one on the wall may be set back.
+    """
+    return max(now - before for now, before in zip(_clocks(), then, strict=True))

@@ -356,25 +356,6 @@ def test_abandoned_job_is_rescued(alias: str, in_thread: InThread) -> None:
     assert (done.attempts, done.result) == (2, 1)
 
 
-@pytest.mark.parametrize("drain", [False, True])
-def test_a_worker_that_has_just_started_lets_owners_renew_first(
-    alias: str, monkeypatch: pytest.MonkeyPatch, drain: bool
-) -> None:
-    """The database may have been away until now; but a worker that only drains would be gone before they did."""
-    job = tasks.give.enqueue(1)
-    long_ago = timezone.now() - timedelta(hours=1)
-    assert queue.claim(worker_id="back soon", lease=1, using=alias, now=long_ago) is not None
-    upkeep = Maintenance(["default"], database=alias, beat=20, drain=drain)
-
-    upkeep.do_what_is_due(idle=True)
-    assert row(job).status == (JobStatus.READY if drain else JobStatus.IN_PROGRESS)
-
-    beat_later = time.monotonic() + 20
-    monkeypatch.setattr("gnlqueue.worker.maintenance.time.monotonic", lambda: beat_later)
-    upkeep.do_what_is_due(idle=True)
-    assert row(job).status == JobStatus.READY
-
-
 class Clocks:
     """The time as the upkeep sees it."""
 
@@ -394,6 +375,25 @@ class Clocks:
             self.monotonic_now += 1
             self.now += 1
             upkeep.look_up()
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_worker_that_has_just_started_lets_owners_renew_first(
+    alias: str, monkeypatch: pytest.MonkeyPatch, drain: bool
+) -> None:
+    """The database may have been away until now; but a worker that only drains would be gone before they did."""
+    job = tasks.give.enqueue(1)
+    long_ago = timezone.now() - timedelta(hours=1)
+    assert queue.claim(worker_id="back soon", lease=1, using=alias, now=long_ago) is not None
+    clocks = Clocks(monkeypatch)
+    upkeep = Maintenance(["default"], database=alias, beat=20, drain=drain)
+
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == (JobStatus.READY if drain else JobStatus.IN_PROGRESS)
+
+    clocks.wait(20, upkeep)
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.READY
 
 
 @pytest.fixture
@@ -450,3 +450,20 @@ def test_a_connection_that_breaks_again_and_again_keeps_no_worker_from_rescuing(
     clocks.wait(away, upkeep)
     upkeep.do_what_is_due(idle=True)
     assert row(job).status == (JobStatus.READY if away < 20 else JobStatus.IN_PROGRESS)
+
+
+def test_a_clock_that_is_set_back_hides_no_outage(
+    alias: str, expired: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    upkeep = Maintenance(["default"], database=alias, beat=20)
+    for _ in range(30):
+        upkeep.do_what_is_due(idle=True)
+        clocks.wait(1, upkeep)
+    job = expired()
+
+    upkeep.note_outage()
+    clocks.wait(60, upkeep)
+    clocks.now -= 3600
+    upkeep.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.IN_PROGRESS
