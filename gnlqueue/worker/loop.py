@@ -139,10 +139,10 @@ class Worker:
             concurrency=concurrency,
             prefetches=not drain,
         )
-        self._outbox = Outbox(self._holdings, self._intake.prefetch, on_error)
-        self._pace = Pace(self.poll_interval, self.max_poll_interval)
         self._beat = self.lease / BEATS_PER_LEASE
         self._maintenance = Maintenance(self.queues, database=self.database, beat=self._beat, drain=drain)
+        self._outbox = Outbox(self._holdings, self._intake.prefetch, on_error, self._maintenance.look_up)
+        self._pace = Pace(self.poll_interval, self.max_poll_interval)
         self._still_wanted: Callable[[], bool] = lambda: True
         self._suspects = Suspects(self._holdings, self._pool.put)
         self._woken = False

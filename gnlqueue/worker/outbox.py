@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gnlqueue.queue import ClaimedJob, transitions
 from gnlqueue.worker import outcomes
@@ -24,12 +24,22 @@ MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without such va
 
 
 class Outbox:
-    """Takes jobs out of `holdings` once they are written or given back, and tells `prefetch` how long they ran."""
+    """Takes jobs out of `holdings` once they are written or given back, and tells `prefetch` how long they ran.
 
-    def __init__(self, holdings: Holdings, prefetch: Prefetch, on_error: outcomes.ErrorHook | None) -> None:
+    `look_up` is called after each that is written: `on_error` and the receivers of our signals may take their time.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        prefetch: Prefetch,
+        on_error: outcomes.ErrorHook | None,
+        look_up: Callable[[], None],
+    ) -> None:
         self._holdings = holdings
         self._prefetch = prefetch
         self._on_error = on_error
+        self._look_up = look_up
         self._unwritten: list[Outcome] = []
         self._unreleased: list[ClaimedJob] = []
         self._refusals = 0  # in a row, on a connection that was just made
@@ -49,10 +59,15 @@ class Outbox:
             )
             self._unwritten = [outcomes.without_values(outcome) for outcome in self._unwritten]
         written: list[Outcome] = []
+
+        def note(outcome: Outcome) -> None:
+            written.append(outcome)
+            self._look_up()
+
         self._refusals += 1
         began = time.monotonic()
         try:
-            outcomes.write(self._unwritten, self._on_error, written.append)
+            outcomes.write(self._unwritten, self._on_error, note)
             self._refusals = 0
             if (took := time.monotonic() - began) >= SLOW:
                 logger.warning(

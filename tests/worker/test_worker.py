@@ -14,6 +14,7 @@ from gnlqueue import queue, signals
 from gnlqueue.models import Job, JobStatus, WorkerProcess
 from gnlqueue.queue import ClaimedJob, claiming, transitions
 from gnlqueue.worker import outcomes, wakeup
+from gnlqueue.worker.executor import Ending, Outcome
 from gnlqueue.worker.loop import Worker
 from gnlqueue.worker.maintenance import Maintenance
 from gnlqueue.worker.pace import Pace
@@ -467,3 +468,24 @@ def test_a_clock_that_is_set_back_hides_no_outage(
     clocks.now -= 3600
     upkeep.do_what_is_due(idle=True)
     assert row(job).status == JobStatus.IN_PROGRESS
+
+
+def test_a_worker_whose_receivers_are_slow_has_not_stood_still(
+    alias: str, expired: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it believed so after each group that it writes, it would never rescue anything."""
+    clocks = Clocks(monkeypatch)
+
+    def be_slow(*_: Any) -> None:
+        clocks.monotonic_now += 15
+        clocks.now += 15
+
+    worker = Worker(["default"], drain=True, heartbeat=False, lease=60, on_error=be_slow)
+    worker._maintenance.do_what_is_due(idle=True)
+    job = expired()
+    gnlqueue.enqueue_many(tasks.nothing.bind() for _ in range(3))
+    claimed = claiming.claim_ready("default", worker_id="w1", lease=60, limit=3, alias=alias)
+    worker._outbox.add(Outcome(each, Ending.FAILED, 0.1, error="no answer") for each in claimed)
+    worker._outbox.write()
+    worker._maintenance.do_what_is_due(idle=True)
+    assert row(job).status == JobStatus.READY
