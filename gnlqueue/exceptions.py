@@ -174,7 +174,7 @@ class JobSuspended(JobInterrupt):
 
 
 class JobPreempted(JobInterrupt):
-    """The lease is lost, or nothing could be stored for as long as one: another worker may run the job."""
+    """The lease is lost, and another worker may run the job; or a step could not be recorded for a whole lease."""
 
 
 class JobCancelled(JobInterrupt):

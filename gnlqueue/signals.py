@@ -11,10 +11,11 @@ job_blocked        job_id, task_name, reason            once blocked is stored  
 job_resolved       job_id, entry                        once a human's answer is stored                    the caller's
 ================== ==================================== ================================================== ============
 
-`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that ran the attempt. Without one the last
-two are sent after the commit by the process that ended the job: the one that cancelled it while it waited, failed it
-with `resolve`, took it over from a dead worker, or gave it back after somebody had asked to cancel it; not in a
-transaction that is ended by hand. A consumer of your own sends none for the jobs that it ends.
+`job_attempt_failed`, `job_finished` and `job_blocked` come from the worker that ran the attempt. Where no attempt ended
+the job, `job_finished` or `job_blocked` is sent after the commit by the process that did: the one that cancelled it
+while it waited, failed it with `resolve`, took it over from a dead worker, or gave it back after somebody had asked to
+cancel it; not in a transaction that is ended by hand. A consumer of your own sends none for the jobs that it ends,
+except for one that it gives back so.
 
 A receiver runs in the sender's thread and holds it up. What it raises is logged, never passed on: a receiver must not
 be able to lose a job.

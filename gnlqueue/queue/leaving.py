@@ -90,7 +90,11 @@ def leave(
 
 
 def _has_left(claimed: ClaimedJob, to: JobStatus, changes: dict[str, Any]) -> bool:
-    """Tell whether its holder has written these changes before: whoever else ends an attempt keeps a record of it."""
+    """Tell whether its holder has written these changes before: whoever takes a job from its holder keeps a record.
+
+    Only `release` keeps none, and that is for the holder itself, or for one that is gone. A job that others have made
+    ready or claimed since is not recognised any more.
+    """
     left = Job.objects.using(claimed.database).filter(
         pk=claimed.id,
         lease_token=claimed.lease_token,

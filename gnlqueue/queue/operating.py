@@ -173,8 +173,8 @@ def enqueue_again(
     The new job has a run of its own with an empty journal, so that the effects which the old run has recorded happen
     again: their keys are returned. Its `origin` is the old job, which stays as it is.
 
-    Raises `JobNotFound` where the old job is gone, `PayloadError` for arguments that JSON cannot carry; under
-    `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
+    Raises `JobNotFound` where the old job is gone, `PayloadError` for arguments that JSON cannot carry, `TypeError`
+    when `args` is a string; under `STRICT_TRANSACTIONS` `EnqueuedOutsideTransaction`.
     """
     id, alias = _identify(job, using)
     old = get(id, using=alias)
