@@ -253,7 +253,7 @@ class Worker:
         woken = self._pace.is_woken and not self.drain
         if not woken:
             self._maintenance.do_what_is_due(idle=not self._holdings and (self.drain or self._was_idle))
-        room = self._intake.room()
+        room = self._pool.places_of(self._intake.room())
         claimed = []
         if room > 0:
             self._pace.note_look()
@@ -341,7 +341,7 @@ class Worker:
 
     def _pause(self, room: int) -> float:
         """Return how long to wait when nothing was claimed."""
-        if self.drain and not self._holdings:
+        if self.drain and not self._holdings and room > 0:
             self._is_drained = True
             self.stop()
             return 0.0

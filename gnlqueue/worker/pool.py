@@ -59,6 +59,7 @@ class Pool:
         self._threads = 0
         self._idle = 0
         self._start_after = 0.0  # monotonic seconds
+        self._lacks: Callable[[], None] | None = None  # what could not be started
         self._ended = False
         self._outages = 0
         self._async_connections = AsyncConnections()
@@ -82,6 +83,16 @@ class Pool:
                 while waiting and waiting[0].since <= limit:  # the first has waited longest
                     taken.append(waiting.popleft().claimed)
         return taken
+
+    def places_of(self, room: int) -> int:
+        """Return how many of these places have a thread: all, but the idle ones only after one could not be started.
+
+        Tries that again first. Otherwise this worker would claim what it cannot run, again and again, before others do.
+        """
+        with self._lock:
+            if self._lacks is not None:
+                self._start(self._lacks)
+            return room if self._lacks is None else min(room, self._idle)
 
     def end(self) -> None:
         """Let idle threads and the event loop end; what runs goes on, and nothing begins any more."""
@@ -136,7 +147,9 @@ class Pool:
             return
         try:
             start()
+            self._lacks = None
         except (RuntimeError, OSError) as error:
+            self._lacks = start
             self._start_after = time.monotonic() + START_AGAIN
             logger.error("A thread for jobs cannot be started, trying again: %s", error)
 

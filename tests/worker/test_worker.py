@@ -489,3 +489,29 @@ def test_a_worker_whose_receivers_are_slow_has_not_stood_still(
     worker._outbox.write()
     worker._maintenance.do_what_is_due(idle=True)
     assert row(job).status == JobStatus.READY
+
+
+@on_sqlite
+def test_a_worker_that_can_start_no_thread_leaves_the_jobs_to_others(
+    alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would claim again what it has just given back; where nobody is woken, before others look."""
+    worker = Worker(["default"], drain=True, heartbeat=False)
+    scarce = [True]
+    start = worker._pool._start_thread
+
+    def start_if_allowed() -> None:
+        if scarce[0]:
+            raise RuntimeError("can't start new thread")
+        start()
+
+    monkeypatch.setattr(worker._pool, "_start_thread", start_if_allowed)
+    monkeypatch.setattr("gnlqueue.worker.loop.PATIENCE", 0.0)
+    job = tasks.nothing.enqueue()
+    for _ in range(5):
+        worker._turn()
+    assert (row(job).status, row(job).lease_token) == (JobStatus.READY, 1)
+    scarce[0] = False
+    worker._pool._start_after = 0.0
+    worker.run()
+    assert (row(job).status, row(job).lease_token) == (JobStatus.DONE, 2)
