@@ -19,6 +19,7 @@ from gnlqueue.worker.prefetch import Prefetch
 
 logger = logging.getLogger("gnlqueue.worker")
 
+LOOK_UP_EVERY = 0.5  # seconds, while outcomes are written
 SLOW = 5.0  # seconds to write outcomes, in which the loop does nothing else
 MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without such values (one may break the connection)
 
@@ -26,7 +27,7 @@ MOST_REFUSALS = 5  # of outcomes in a row, until they are stored without such va
 class Outbox:
     """Takes jobs out of `holdings` once they are written or given back, and tells `prefetch` how long they ran.
 
-    `look_up` is called after each that is written: `on_error` and the receivers of our signals may take their time.
+    `look_up` is called while they are written: `on_error` and the receivers of our signals may take their time.
     """
 
     def __init__(
@@ -60,12 +61,16 @@ class Outbox:
             self._unwritten = [outcomes.without_values(outcome) for outcome in self._unwritten]
         written: list[Outcome] = []
 
+        began = looks_up_at = time.monotonic()
+
         def note(outcome: Outcome) -> None:
+            nonlocal looks_up_at
             written.append(outcome)
-            self._look_up()
+            if time.monotonic() >= looks_up_at:
+                looks_up_at = time.monotonic() + LOOK_UP_EVERY
+                self._look_up()
 
         self._refusals += 1
-        began = time.monotonic()
         try:
             outcomes.write(self._unwritten, self._on_error, note)
             self._refusals = 0
