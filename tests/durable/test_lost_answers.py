@@ -218,6 +218,24 @@ def finished() -> Iterator[list[str]]:
     signals.job_finished.disconnect(hear)
 
 
+def lose_first_answer(
+    monkeypatch: pytest.MonkeyPatch, verb: str, *, meanwhile: Callable[[], Any] = lambda: None
+) -> list[str]:
+    """Let a verb write, and lose its connection, the first time; what it returns grows with each try."""
+    write, tries = getattr(transitions, verb), list[str]()
+
+    def write_and_lose_the_answer(*args: Any, **kwargs: Any) -> Any:
+        result = write(*args, **kwargs)
+        tries.append(verb)
+        if len(tries) == 1:
+            meanwhile()
+            raise OperationalError("server closed the connection unexpectedly")
+        return result
+
+    monkeypatch.setattr(transitions, verb, write_and_lose_the_answer)
+    return tries
+
+
 @pytest.mark.parametrize("verb", ["suspend", "confirm_cancel"])
 def test_an_end_whose_answer_is_lost_is_told_once_and_as_it_is(
     alias: str,
@@ -229,14 +247,6 @@ def test_an_end_whose_answer_is_lost_is_told_once_and_as_it_is(
 ) -> None:
     """The worker offers it again, and the guard finds what the first try wrote."""
     caplog.set_level("INFO", "gnlqueue")
-    write, tries = getattr(transitions, verb), list[str]()
-
-    def write_and_lose_the_answer(*args: Any, **kwargs: Any) -> Any:
-        result = write(*args, **kwargs)
-        tries.append(verb)
-        if len(tries) == 1:
-            raise OperationalError("server closed the connection unexpectedly")
-        return result
 
     def handler(context: JobContext) -> None:
         if verb == "suspend":
@@ -244,7 +254,7 @@ def test_an_end_whose_answer_is_lost_is_told_once_and_as_it_is(
         queue.cancel(context.job_id)
         context.check()
 
-    monkeypatch.setattr(transitions, verb, write_and_lose_the_answer)
+    tries = lose_first_answer(monkeypatch, verb)
     job = play(handler)
     Worker(["default"], drain=True, heartbeat=False).run()
 
@@ -277,22 +287,13 @@ def test_a_job_that_is_cancelled_before_its_end_is_offered_again_has_finished_on
 ) -> None:
     """The attempt's end was written, only the answer was lost; whoever cancelled the waiting job has told of that."""
     caplog.set_level("INFO", "gnlqueue")
-    write, tries = getattr(transitions, verb), list[str]()
-
-    def write_and_lose_the_answer(*args: Any, **kwargs: Any) -> Any:
-        result = write(*args, **kwargs)
-        tries.append(verb)
-        if len(tries) == 1:
-            queue.cancel(job)
-            raise OperationalError("server closed the connection unexpectedly")
-        return result
 
     def handler(context: JobContext) -> None:
         if verb == "suspend":
             context.sleep("until tomorrow", timedelta(days=1))
         raise OSError("no answer")
 
-    monkeypatch.setattr(transitions, verb, write_and_lose_the_answer)
+    tries = lose_first_answer(monkeypatch, verb, meanwhile=lambda: queue.cancel(job))
     job = queue.enqueue("nobody.knows") if verb == "postpone_unknown" else play(handler)
     Worker(["default"], drain=True, heartbeat=False).run()
 
