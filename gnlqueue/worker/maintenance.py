@@ -26,7 +26,7 @@ SILENT_FOR_GOOD = timedelta(days=1)  # without a heartbeat; a worker's row is fo
 PRUNE_AT_ONCE = 500  # jobs, so that claiming goes on in between
 PRUNE_AGAIN = 0.25  # seconds, while there are more
 LAST_PRUNES = 20  # at the most, by a worker that has drained its queues and ends
-LOOKS_UP_EVERY = 2.0  # seconds, at the most, while this process runs at all
+SHORTEST_STANDSTILL = 2.0  # seconds; whoever runs at all looks up more often
 
 
 class Maintenance:
@@ -62,7 +62,7 @@ class Maintenance:
 
     def look_up(self) -> None:
         """Note that this process runs, and whether it has stood still. To be called all the time."""
-        if _seconds_since(self._looked_up_at) > max(self._beat, LOOKS_UP_EVERY):
+        if _seconds_since(self._looked_up_at) > max(self._beat, SHORTEST_STANDSTILL):
             self._was_away = True
         self._looked_up_at = _clocks()
 

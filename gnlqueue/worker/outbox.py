@@ -60,7 +60,6 @@ class Outbox:
             )
             self._unwritten = [outcomes.without_values(outcome) for outcome in self._unwritten]
         written: list[Outcome] = []
-
         began = looks_up_at = time.monotonic()
 
         def note(outcome: Outcome) -> None:
