@@ -86,6 +86,7 @@ def snapshot():
 
 def buffers_of_a_claim(claims: int = 100) -> float:
     """Return how many pages of the jobs' table and its indexes a worker's claim of one job reads."""
+    from gnlqueue.worker.floors import Floors
     from gnlqueue.worker.holdings import Holdings
     from gnlqueue.worker.intake import Intake
     from gnlqueue.worker.table import LeaseTable
@@ -94,7 +95,7 @@ def buffers_of_a_claim(claims: int = 100) -> float:
     helper.refresh()
     holdings = Holdings(LeaseTable(claims + 1))
     options = {"worker_id": "benchmark", "database": "default", "lease": 60, "concurrency": 1, "prefetches": False}
-    intake = Intake(["default"], holdings, **options)
+    intake = Intake(["default"], holdings, Floors(["default"]), **options)
     assert intake.claim(1)
     before = _buffers()
     for _ in range(claims):

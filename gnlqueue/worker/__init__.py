@@ -15,6 +15,7 @@ identity              a worker's id, its queues, and the row in which people see
 wakeup                be told of new jobs
 maintenance           promote, rescue, count and prune, each at its pace
 intake                how many jobs to claim, and from which queue
+floors                where claims go on in a queue, for all workers of a supervisor
 prefetch              how many to claim beyond the free slots
 holdings              what the worker has claimed and not written yet; publishes it in the table
 suspects              a job that crashed its worker twice in a row: it runs alone

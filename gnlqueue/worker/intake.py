@@ -11,24 +11,25 @@ from gnlqueue import dialects
 from gnlqueue.connection import ConnectionProblem
 from gnlqueue.queue import ClaimedJob, claiming, leases, transitions
 from gnlqueue.queue.candidates import Floor
+from gnlqueue.worker.floors import Floors
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.prefetch import Prefetch
 
-SCANS = 1 / 20  # of the time, for claims that look at a whole queue
-SCAN_EVERY = 1.0  # seconds, at the least
 LOOK_EVERY = 1.0  # seconds, for claims whose answer was lost
 
 
 class Intake:
     """Claims for as many slots as are free, and for a little more while tasks are short.
 
-    The queues are served in turn, so that none starves behind another. `lease` is seconds.
+    The queues are served in turn, so that none starves behind another. `lease` is seconds. `floors` may be shared with
+    other workers of the same queues.
     """
 
     def __init__(
         self,
         queue_names: Sequence[str],
         holdings: Holdings,
+        floors: Floors,
         *,
         worker_id: str,
         database: str,
@@ -45,8 +46,7 @@ class Intake:
         self.prefetch = Prefetch(concurrency=concurrency, wanted=prefetches)
         self._unheard_until: float | None = None  # when (monotonic) a claim without an answer is past committing
         self._next_look = 0.0  # for such a claim
-        self._has_floors = dialects.of(database).keeps_dead_rows
-        self._floors: dict[str, tuple[Floor, float]] = {}  # by queue: what was claimed last; when to look before it
+        self._floors = floors if dialects.of(database).keeps_dead_rows else None
 
     def room(self) -> int:
         """Return how many jobs may be claimed now; 0 or less for none.
@@ -89,9 +89,8 @@ class Intake:
     def _claim_from(self, name: str, limit: int) -> list[ClaimedJob]:
         """Claim from one queue.
 
-        As long as a queue has as many as are asked for, a claim starts where the last one ended, and does not walk over
-        the dead rows of earlier claims. The whole queue is looked at from time to time (jobs of a higher priority,
-        jobs that came back), and whenever a claim gets fewer than it asked for.
+        As long as a queue has as many as are asked for, a claim starts where the last one ended; the whole queue is
+        looked at from time to time, and whenever a claim gets fewer than it asked for. See `floors`.
         """
         claim = partial(
             claiming.claim_ready,
@@ -101,18 +100,21 @@ class Intake:
             limit=limit,
             alias=self._database,
         )
-        claimed: list[ClaimedJob] = []
-        began = time.monotonic()
-        floor, until = self._floors.pop(name, (None, 0.0))
-        if floor is not None and began < until:
-            claimed = claim(beyond=floor)
+        if self._floors is None:
+            return claim()
+        floor = self._floors.floor(name)
+        claimed = claim(beyond=floor) if floor else []
+        looked = None
         if not claimed:
+            began = time.monotonic()
             claimed = claim()
-            ended = time.monotonic()
-            until = ended + min((ended - began) / SCANS, SCAN_EVERY)
-        if len(claimed) == limit and self._has_floors:
-            last = claimed[-1]
-            self._floors[name] = (last.priority, last.run_at, last.id), until
+            looked = time.monotonic() - began
+        if len(claimed) < limit:
+            self._floors.forget(name)
+        elif looked is None:
+            self._floors.go_on(name, _place(claimed[-1]))
+        else:
+            self._floors.begin(name, _place(claimed[-1]), looked)
         return claimed
 
     def release_unheard(self, *, at_once: bool = False) -> None:
@@ -131,3 +133,7 @@ class Intake:
         self._next_look = now + LOOK_EVERY
         if now >= self._unheard_until:
             self._unheard_until = None
+
+
+def _place(claimed: ClaimedJob) -> Floor:
+    return claimed.priority, claimed.run_at, claimed.id

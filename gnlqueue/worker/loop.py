@@ -24,6 +24,7 @@ from gnlqueue.worker import executor, foreground, identity, outcomes, wakeup
 from gnlqueue.worker.connections import close_broken_connections
 from gnlqueue.worker.console import job_list
 from gnlqueue.worker.executor import Outcome, Terms
+from gnlqueue.worker.floors import Floors
 from gnlqueue.worker.heartbeat import BEATS_PER_LEASE, Heartbeat, HeartbeatThread
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.inbox import Inbox
@@ -82,7 +83,8 @@ class Worker:
     - `drain=True` stops it once nothing is due.
     - `shutdown_timeout` is how long running jobs may go on after `stop()` (default: `SHUTDOWN_TIMEOUT_SECONDS`).
     - `table` is a supervisor's: it carries the worker's whole id, and its heartbeat process sees in it what the worker
-      holds. Without one a thread beats.
+      holds. Without one a thread beats. `floors` are a supervisor's too: its workers go on in a queue where one of
+      them ended.
 
     Raises `ValueError` for a number out of range, `InvalidTask` for an invalid queue name, `TypeError` for `queues`
     that are a text.
@@ -104,6 +106,7 @@ class Worker:
         drain: bool = False,
         shutdown_timeout: timedelta | float | None = None,
         table: LeaseTable | None = None,
+        floors: Floors | None = None,
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency!r}.")
@@ -133,6 +136,7 @@ class Worker:
         self._intake = Intake(
             self.queues,
             self._holdings,
+            floors or Floors(self.queues),
             worker_id=self.worker_id,
             database=self.database,
             lease=self.lease,

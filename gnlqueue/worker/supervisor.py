@@ -26,6 +26,7 @@ from typing import Any
 
 from gnlqueue.connection import prepare
 from gnlqueue.queue import candidates
+from gnlqueue.worker.floors import Floors
 from gnlqueue.worker.forking import (
     EXIT_NOT_READY,
     NOT_READY,
@@ -89,6 +90,7 @@ class Supervisor:
         capacity = self._template.concurrency + MAX_PREFETCH
         # Twice as many tables as workers: a dead worker's is busy until its jobs are given back.
         self._tables = [LeaseTable(capacity) for _ in range(2 * processes)]
+        self._floors = Floors(self._template.queues)
         self._workers = [_Child() for _ in range(processes)]
         self._heartbeat = _Child()
         self._wakes, self._wake_heartbeat = os.pipe()  # to the heartbeat: a worker has ended
@@ -155,7 +157,7 @@ class Supervisor:
         return fork(body, closing=self._wake_heartbeat)
 
     def _be_worker(self, table: LeaseTable) -> None:
-        worker = Worker(**self._options, table=table)
+        worker = Worker(**self._options, table=table, floors=self._floors)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of us; the supervisor passes it on
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))

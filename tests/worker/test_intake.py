@@ -11,7 +11,8 @@ from django.db import OperationalError, connections
 import gnlqueue
 from gnlqueue.queue import ClaimedJob, claiming, crashes, leases
 from gnlqueue.queue.transitions import release_many
-from gnlqueue.worker import intake
+from gnlqueue.worker import floors, intake
+from gnlqueue.worker.floors import Floors
 from gnlqueue.worker.holdings import Holdings
 from gnlqueue.worker.intake import Intake
 from gnlqueue.worker.table import LeaseTable
@@ -21,11 +22,12 @@ from tests.worker.conftest import fails_once
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
 
-def taking(alias: str, name: str = "w1", holdings: Holdings | None = None) -> Intake:
-    """A worker's intake."""
+def taking(alias: str, name: str = "w1", holdings: Holdings | None = None, among: Floors | None = None) -> Intake:
+    """A worker's intake; `among` are the floors that it shares with others."""
     return Intake(
         ["default"],
         Holdings(LeaseTable(1000)) if holdings is None else holdings,
+        among or Floors(["default"]),
         worker_id=name,
         database=alias,
         lease=60,
@@ -51,8 +53,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.fixture
 def never_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the whole queue only where there is less than was asked for."""
-    monkeypatch.setattr(intake, "SCANS", 1e-6)
-    monkeypatch.setattr(intake, "SCAN_EVERY", 1000.0)
+    monkeypatch.setattr(floors, "LOOKS", 1e-6)
+    monkeypatch.setattr(floors, "LOOK_EVERY", 1000.0)
 
 
 @on_postgresql
@@ -75,11 +77,12 @@ def test_what_came_back_before_is_found_at_once_where_nothing_is_beyond(
     alias: str, asked: list[bool], never_due: None
 ) -> None:
     nothing.enqueue()
-    mine = taking(alias)
+    places = Floors(["default"])
+    mine = taking(alias, among=places)
     (job,) = mine.claim(1)
     release_many([job])
     gnlqueue.enqueue_many(nothing.bind() for _ in range(2))
-    mine._floors["default"] = ((0, job.run_at, job.id + 1), mine._floors["default"][1])
+    places.go_on("default", (0, job.run_at, job.id + 1))
 
     assert [each.id for _ in range(3) for each in mine.claim(1)][-1] == job.id
     assert asked == [False, True, True, True, False]
@@ -90,15 +93,32 @@ def test_a_higher_priority_is_found_when_the_time_has_come_to_look_at_all(
     alias: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch, never_due: None
 ) -> None:
     gnlqueue.enqueue_many(nothing.bind() for _ in range(10))
-    mine = taking(alias)
+    places = Floors(["default"])
+    mine = taking(alias, among=places)
     mine.claim(1)
     high = nothing.using(priority=1).enqueue().pk
-    assert [job.id for job in mine.claim(1)] != [high]
-    place, _ = mine._floors["default"]
-    mine._floors["default"] = place, 0.0
+    (job,) = mine.claim(1)
+    assert job.id != high
+    places.begin("default", (0, job.run_at, job.id), looked=0.0)
 
     assert [job.id for job in mine.claim(1)] == [high]
     assert asked == [False, True, False]
+
+
+@on_postgresql
+def test_workers_of_one_supervisor_go_on_where_one_of_them_ended(
+    alias: str, asked: list[bool], never_due: None
+) -> None:
+    ids = gnlqueue.enqueue_many(nothing.bind() for _ in range(9))
+    places = Floors(["default"])
+    mine, theirs = taking(alias, "w1", among=places), taking(alias, "w2", among=places)
+    claimed = [[job.id for job in each.claim(2)] for each in (mine, theirs, mine, theirs)]
+
+    assert claimed == [ids[:2], ids[2:4], ids[4:6], ids[6:8]]
+    assert asked == [False, True, True, True]
+    assert [job.id for job in mine.claim(2)] == ids[8:]  # less than it asked for
+    assert theirs.claim(2) == []
+    assert asked[4:] == [True, False]
 
 
 @on_postgresql
@@ -114,7 +134,8 @@ def test_what_comes_before_is_found_within_a_second_however_much_is_beyond(
         clock[0] += 0.01 if kwargs.get("beyond") else 10.0
         return claim(*args, **kwargs)
 
-    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (intake, floors):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(claiming, "claim_ready", slow)
     first = nothing.enqueue()
     (other,) = claiming.claim_many(worker_id="other", limit=1)
@@ -176,10 +197,11 @@ def test_claim_that_is_committed_after_the_worker_has_looked_for_it_goes_back(
 def test_nothing_is_lost_or_claimed_twice(alias: str, asked: list[bool]) -> None:
     """Whatever priorities there are, however many claim, and whatever is given back."""
     ids = gnlqueue.enqueue_many(nothing.using(priority=number % 3).bind() for number in range(300))
+    shared = Floors(["default"])
 
     def consume(number: int) -> list[int]:
         holdings, done, rounds = Holdings(LeaseTable(10)), list[int](), 0
-        mine = taking(alias, f"w{number}", holdings)
+        mine = taking(alias, f"w{number}", holdings, shared if number % 2 else None)
         while claimed := mine.claim(7):
             rounds += 1
             back = claimed[::5] if rounds < 5 else []
