@@ -5,7 +5,7 @@ claim reads as many rows as it takes. One queue per query: with `queue_name IN (
 MariaDB locks what it sorts.
 
 On PostgreSQL claimed jobs stay in the index, ahead of those that are still ready, as long as somebody holds an older
-snapshot. So a worker may ask for what comes `beyond` the job that it claimed last, which the index finds at once.
+snapshot. So a worker may ask for what comes `beyond` a job that was claimed, which the index finds at once.
 """
 
 from __future__ import annotations

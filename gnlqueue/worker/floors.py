@@ -2,10 +2,11 @@
 
 A claim from the head of a queue walks over the dead rows of earlier claims: over all of them, while somebody holds an
 old snapshot. So a claim starts at the place where the last one ended, whichever worker made it. Now and then one of
-them looks at the whole queue (for jobs of a higher priority, and jobs that came back), while the others go on.
+them looks at the whole queue (for jobs of a higher priority, and jobs that came back), while the others go on. All then
+go on from where that look ended.
 
-Nobody locks anything. Whoever reads a place while it is written may start too far on; what stands before is found by
-the next look, as it is in any case.
+Nobody locks anything. Whoever reads a place while it is written may start elsewhere, or look once more; what stands
+before is found by the next look.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from struct import Struct
 
 from gnlqueue.queue.candidates import Floor
 
-LOOKS = 1 / 20  # of the time, for looks at a whole queue
-LOOK_EVERY = 1.0  # seconds, at the least
+SCANS = 1 / 20  # of the time, for looks at a whole queue
+SCAN_EVERY = 1.0  # seconds, or sooner
 
 #: Whether there is a floor; its priority, run_at in microseconds and id; when to look at the whole queue (monotonic).
 _ENTRY = Struct("qqqqd")
@@ -33,23 +34,26 @@ class Floors:
         self._memory = mmap.mmap(-1, _ENTRY.size * len(queue_names))
         self._offsets = {name: place * _ENTRY.size for place, name in enumerate(queue_names)}
 
-    def floor(self, queue_name: str) -> Floor | None:
+    def take_turn(self, queue_name: str) -> Floor | None:
         """Return where to go on, or `None` for a look at the whole queue, which the others leave to the caller."""
         floor, look_at = self._read(queue_name)
         if floor is not None and time.monotonic() >= look_at:
-            self._write(queue_name, floor, time.monotonic() + LOOK_EVERY)  # in case that the caller does not return
+            self._write(queue_name, floor, time.monotonic() + SCAN_EVERY)  # in case that the caller does not return
             return None
         return floor
 
-    def go_on(self, queue_name: str, floor: Floor) -> None:
-        """Note where a claim ended that began at a floor."""
+    def go_on(self, queue_name: str, began: Floor, ended: Floor) -> None:
+        """Note where a claim ended that began at a floor, unless another one got further.
+
+        Nor where a look has ended before that floor meanwhile: what it found may not be all that stands there.
+        """
         known, look_at = self._read(queue_name)
-        if known is not None and _order(known) < _order(floor):
-            self._write(queue_name, floor, look_at)
+        if known is not None and _order(began) <= _order(known) < _order(ended):
+            self._write(queue_name, ended, look_at)
 
     def begin(self, queue_name: str, floor: Floor, looked: float) -> None:
         """Note where a look at the whole queue ended, which took so many seconds."""
-        self._write(queue_name, floor, time.monotonic() + min(looked / LOOKS, LOOK_EVERY))
+        self._write(queue_name, floor, time.monotonic() + min(looked / SCANS, SCAN_EVERY))
 
     def forget(self, queue_name: str) -> None:
         """Have the next claim look at the whole queue: there was less than was asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from datetime import UTC
 from functools import partial
 
 from gnlqueue import dialects
@@ -102,7 +103,7 @@ class Intake:
         )
         if self._floors is None:
             return claim()
-        floor = self._floors.floor(name)
+        floor = self._floors.take_turn(name)
         claimed = claim(beyond=floor) if floor else []
         looked = None
         if not claimed:
@@ -111,10 +112,10 @@ class Intake:
             looked = time.monotonic() - began
         if len(claimed) < limit:
             self._floors.forget(name)
-        elif looked is None:
-            self._floors.go_on(name, _place(claimed[-1]))
-        else:
+        elif looked is not None:
             self._floors.begin(name, _place(claimed[-1]), looked)
+        elif floor:
+            self._floors.go_on(name, floor, _place(claimed[-1]))
         return claimed
 
     def release_unheard(self, *, at_once: bool = False) -> None:
@@ -136,4 +137,4 @@ class Intake:
 
 
 def _place(claimed: ClaimedJob) -> Floor:
-    return claimed.priority, claimed.run_at, claimed.id
+    return claimed.priority, claimed.run_at.astimezone(UTC), claimed.id  # naive where USE_TZ is off

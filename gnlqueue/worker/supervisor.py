@@ -157,7 +157,8 @@ class Supervisor:
         return fork(body, closing=self._wake_heartbeat)
 
     def _be_worker(self, table: LeaseTable) -> None:
-        worker = Worker(**self._options, table=table, floors=self._floors)
+        options = {**self._options, "queues": self._template.queues}  # those that have floors
+        worker = Worker(**options, table=table, floors=self._floors)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of us; the supervisor passes it on
         signal.signal(FINISH, lambda *_: worker.stop())
         signal.signal(AT_ONCE, lambda *_: worker.stop(at_once=True))

@@ -10,7 +10,7 @@ from gnlqueue.worker import floors
 from gnlqueue.worker.floors import Floors
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PLACE = (0, NOON, 7)
+EARLIER, PLACE, FURTHER = (5, NOON, 9), (0, NOON, 7), (0, NOON, 8)
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def places() -> Floors:
 def test_each_queue_has_its_own(places: Floors, clock: list[float]) -> None:
     places.begin("mail", PLACE, looked=1.0)
 
-    assert places.floor("mail") == PLACE
-    assert places.floor("default") is None
+    assert places.take_turn("mail") == PLACE
+    assert places.take_turn("default") is None
 
     places.forget("mail")
-    assert places.floor("mail") is None
+    assert places.take_turn("mail") is None
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_each_queue_has_its_own(places: Floors, clock: list[float]) -> None:
 def test_every_place_that_a_job_can_have_is_kept(places: Floors, place: floors.Floor) -> None:
     places.begin("default", place, looked=1.0)
 
-    assert places.floor("default") == place
+    assert places.take_turn("default") == place
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,28 @@ def test_a_claim_that_ends_before_anothers_does_not_take_it_back(
     places: Floors, clock: list[float], other: floors.Floor, further: bool
 ) -> None:
     places.begin("default", PLACE, looked=1.0)
-    places.go_on("default", other)
+    places.go_on("default", PLACE, other)
 
-    assert places.floor("default") == (other if further else PLACE)
+    assert places.take_turn("default") == (other if further else PLACE)
 
 
 def test_nobody_goes_on_from_what_was_forgotten(places: Floors, clock: list[float]) -> None:
     """There was less than somebody asked for, while a claim of another one went on."""
-    places.go_on("default", PLACE)
+    places.go_on("default", PLACE, FURTHER)
 
-    assert places.floor("default") is None
+    assert places.take_turn("default") is None
+
+
+def test_a_claim_that_began_before_does_not_take_a_look_back(places: Floors, clock: list[float]) -> None:
+    """What the look has found, of a higher priority for example, may not be all that stands there."""
+    places.begin("default", PLACE, looked=1.0)
+    places.begin("default", EARLIER, looked=1.0)
+    places.go_on("default", PLACE, FURTHER)
+
+    assert places.take_turn("default") == EARLIER
+
+    places.go_on("default", EARLIER, FURTHER)
+    assert places.take_turn("default") == FURTHER
 
 
 @pytest.mark.parametrize(("looked", "after"), [(0.001, 0.02), (0.05, 1.0), (10.0, 1.0)])
@@ -82,14 +94,14 @@ def test_one_looks_at_the_whole_queue_while_the_others_go_on(
 ) -> None:
     places.begin("default", PLACE, looked)
     clock[0] += after * 0.99
-    assert places.floor("default") == PLACE
+    assert places.take_turn("default") == PLACE
     clock[0] += after * 0.02
 
-    assert places.floor("default") is None
-    assert places.floor("default") == PLACE
+    assert places.take_turn("default") is None
+    assert places.take_turn("default") == PLACE
 
-    clock[0] += floors.LOOK_EVERY  # whoever looked has not come back
-    assert places.floor("default") is None
+    clock[0] += floors.SCAN_EVERY  # whoever looked has not come back
+    assert places.take_turn("default") is None
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # pytest's; the child does no more than this
@@ -100,4 +112,4 @@ def test_another_process_goes_on_from_there(places: Floors) -> None:
         os._exit(0)
     os.waitpid(pid, 0)
 
-    assert places.floor("mail") == PLACE
+    assert places.take_turn("mail") == PLACE

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
+from django.utils import timezone
 
 import gnlqueue
 from gnlqueue.queue import ClaimedJob, claiming, crashes, leases
@@ -53,8 +54,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.fixture
 def never_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the whole queue only where there is less than was asked for."""
-    monkeypatch.setattr(floors, "LOOKS", 1e-6)
-    monkeypatch.setattr(floors, "LOOK_EVERY", 1000.0)
+    monkeypatch.setattr(floors, "SCANS", 1e-6)
+    monkeypatch.setattr(floors, "SCAN_EVERY", 1000.0)
 
 
 @on_postgresql
@@ -82,7 +83,8 @@ def test_what_came_back_before_is_found_at_once_where_nothing_is_beyond(
     (job,) = mine.claim(1)
     release_many([job])
     gnlqueue.enqueue_many(nothing.bind() for _ in range(2))
-    places.go_on("default", (0, job.run_at, job.id + 1))
+    floor = (0, job.run_at, job.id)
+    places.go_on("default", floor, (0, job.run_at, job.id + 1))
 
     assert [each.id for _ in range(3) for each in mine.claim(1)][-1] == job.id
     assert asked == [False, True, True, True, False]
@@ -119,6 +121,47 @@ def test_workers_of_one_supervisor_go_on_where_one_of_them_ended(
     assert [job.id for job in mine.claim(2)] == ids[8:]  # less than it asked for
     assert theirs.claim(2) == []
     assert asked[4:] == [True, False]
+
+
+@on_postgresql
+def test_all_go_on_with_what_a_look_has_found_though_others_were_claiming_further_on(
+    alias: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch, never_due: None
+) -> None:
+    low = gnlqueue.enqueue_many(nothing.bind() for _ in range(8))
+    places = Floors(["default"])
+    mine, theirs = taking(alias, "w1", among=places), taking(alias, "w2", among=places)
+    (job, *_) = mine.claim(2)
+    high = gnlqueue.enqueue_many(nothing.using(priority=1).bind() for _ in range(6))
+    claim, found = claiming.claim_ready, list[int]()
+
+    def slow(*args: Any, **kwargs: Any) -> list[ClaimedJob]:
+        claimed = claim(*args, **kwargs)
+        monkeypatch.setattr(claiming, "claim_ready", claim)
+        places.begin("default", (0, job.run_at, job.id), looked=0.0)  # the time has come
+        found.extend(each.id for each in mine.claim(2))
+        return claimed
+
+    monkeypatch.setattr(claiming, "claim_ready", slow)
+
+    assert [each.id for each in theirs.claim(2)] == low[2:4]
+    assert found == high[:2]
+    assert [[each.id for each in each_of.claim(2)] for each_of in (theirs, mine)] == [high[2:4], high[4:]]
+    assert asked == [False, True, False, True, True]
+
+
+@on_postgresql
+def test_times_without_a_zone_do(alias: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `USE_TZ` off, which the checks call an error, what was claimed must not be lost."""
+    claim = claiming.claim_ready
+
+    def naive(*args: Any, **kwargs: Any) -> list[ClaimedJob]:
+        return [each._replace(run_at=timezone.make_naive(each.run_at)) for each in claim(*args, **kwargs)]
+
+    monkeypatch.setattr(claiming, "claim_ready", naive)
+    ids = gnlqueue.enqueue_many(nothing.bind() for _ in range(4))
+    mine = taking(alias)
+
+    assert [[job.id for job in mine.claim(2)] for _ in range(2)] == [ids[:2], ids[2:]]
 
 
 @on_postgresql
