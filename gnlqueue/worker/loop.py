@@ -82,9 +82,8 @@ class Worker:
     - `on_error(claimed, error)` is called after a failure is recorded.
     - `drain=True` stops it once nothing is due.
     - `shutdown_timeout` is how long running jobs may go on after `stop()` (default: `SHUTDOWN_TIMEOUT_SECONDS`).
-    - `table` is a supervisor's: it carries the worker's whole id, and its heartbeat process sees in it what the worker
-      holds. Without one a thread beats. `floors` are a supervisor's too: its workers go on in a queue where one of
-      them ended.
+    - `table` and `floors` are a supervisor's. The table carries the worker's whole id, and its heartbeat process sees
+      in it what the worker holds; without one a thread beats. The floors say where claims go on.
 
     Raises `ValueError` for a number out of range, `InvalidTask` for an invalid queue name, `TypeError` for `queues`
     that are a text.
