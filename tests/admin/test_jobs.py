@@ -250,7 +250,7 @@ def test_what_is_offered_for_all_that_match_applies_to_them(alias: str, admin: C
 @on_sqlite
 def test_a_job_s_payload_is_a_file_for_who_may_see_it(alias: str, log_in: LogIn, settings: Any) -> None:
     settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
-    job = queue.enqueue(tasks.give.name, [{"card": 4711, "id": 1}], {"card": 4711})
+    job = queue.enqueue(tasks.give.name, [{"card": 471108154711, "id": 1}], {"card": 471108154711})
     url = f"{JOBS}{job.pk}/payload/"
     assert log_in("view_job", name="bob").get(url).status_code == 404
     response = log_in("view_job", "view_job_payload").get(url)
@@ -259,7 +259,7 @@ def test_a_job_s_payload_is_a_file_for_who_may_see_it(alias: str, log_in: LogIn,
     content = json.loads(response.content)
     assert content["args"] == [{"card": "***", "id": 1}]
     assert content["kwargs"] == {"card": "***"}
-    assert b"4711" not in response.content
+    assert b"471108154711" not in response.content
 
 
 @on_sqlite

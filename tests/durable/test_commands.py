@@ -73,7 +73,7 @@ def test_what_a_late_worker_brought_back_is_shown_to_whoever_resolves(
     def charge() -> dict[str, Any]:
         end_lease(job)
         assert in_thread(attempt, job).result(30).status == JobStatus.BLOCKED
-        return {"id": 7, "card": "4111"}
+        return {"id": 7, "card": "visa-4111"}
 
     job = play(lambda context: context.step("charge", charge))
     assert attempt(job).status == JobStatus.BLOCKED
@@ -81,22 +81,22 @@ def test_what_a_late_worker_brought_back_is_shown_to_whoever_resolves(
     (doubtful,) = in_doubt()
     (evidence,) = doubtful.notes.all()
     assert (doubtful, evidence.kind, evidence.lease_token) == (entry(job), StepNote.Kind.EVIDENCE, 1)
-    assert evidence.value == '{"id":7,"card":"4111"}'
+    assert evidence.value == '{"id":7,"card":"visa-4111"}'
     first = job.failed_attempts.get()
     began, line = [line for line in gnlqueue("blocked").splitlines() if "evidence" in line or "began" in line]
     assert began.endswith(f" UTC under token 1 on {first.worker_id}")  # not that of the claim which found it in doubt
     assert f" UTC, token 1 (attempt 1 on {first.worker_id}): A worker that no longer held the run came back" in line
-    assert line.endswith('[{"id": 7, "card": "***"}]' if hidden else '[{"id":7,"card":"4111"}]')
+    assert line.endswith('[{"id": 7, "card": "***"}]' if hidden else '[{"id":7,"card":"visa-4111"}]')
 
 
 @on_sqlite
 def test_what_can_not_be_masked_is_hidden_from_blocked(play: Play, settings: Any) -> None:
     settings.GNLQUEUE = {**settings.GNLQUEUE, "REDACT": ["card"]}
-    attempt(play(lambda context: context.step("charge", lambda: {"card", "4111"})))
+    attempt(play(lambda context: context.step("charge", lambda: {"card", "visa-4111"})))
     attempt(play(lambda context: context.step("charge", lambda: {"paid"})))
 
     written = gnlqueue("blocked")
-    assert "4111" not in written
+    assert "visa-4111" not in written
     assert "[***]" in written
     assert "[{'paid'}]" in written
     assert masked_text("[" * 2000) == "[" * 2000  # no JSON, or too deep: either way it is only text

