@@ -435,16 +435,22 @@ def test_a_worker_that_stood_still_lets_owners_renew_first(
     assert row(job).status == JobStatus.READY
 
 
+def kept_up(alias: str, clocks: Clocks) -> Maintenance:
+    """Return the upkeep of a worker that has run for longer than a beat."""
+    upkeep = Maintenance(["default"], database=alias, beat=20)
+    for _ in range(30):
+        upkeep.do_what_is_due(idle=True)
+        clocks.wait(1, upkeep)
+    return upkeep
+
+
 @pytest.mark.parametrize("away", [1, 60])
 def test_a_connection_that_breaks_again_and_again_keeps_no_worker_from_rescuing(
     alias: str, expired: Callable[[], Job], monkeypatch: pytest.MonkeyPatch, away: int
 ) -> None:
     """No lease runs out in the seconds without one; after more than a beat owners renew first."""
     clocks = Clocks(monkeypatch)
-    upkeep = Maintenance(["default"], database=alias, beat=20)
-    for _ in range(30):
-        upkeep.do_what_is_due(idle=True)
-        clocks.wait(1, upkeep)
+    upkeep = kept_up(alias, clocks)
     job = expired()
 
     upkeep.note_outage()
@@ -457,10 +463,7 @@ def test_a_clock_that_is_set_back_hides_no_outage(
     alias: str, expired: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = Clocks(monkeypatch)
-    upkeep = Maintenance(["default"], database=alias, beat=20)
-    for _ in range(30):
-        upkeep.do_what_is_due(idle=True)
-        clocks.wait(1, upkeep)
+    upkeep = kept_up(alias, clocks)
     job = expired()
 
     upkeep.note_outage()
